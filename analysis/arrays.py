@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +74,14 @@ class Quantity:
             ends.append(end if math.isfinite(end) else None)
         return Quantity(value, (ends[0], ends[1]))
 
+    def mapped(self, of: Callable[[float], float], *, falling: bool = False) -> Quantity:
+        """An increasing or ``falling`` function of the quantity."""
+        value, low, high = (None if each is None else of(each) for each in (self.value, *self.interval))
+        return Quantity(value, (high, low) if falling else (low, high))
+
     def times(self, factor: float) -> Quantity:
         """The quantity in another unit."""
-        value, low, high = (None if each is None else each * factor for each in (self.value, *self.interval))
-        return Quantity(value, (low, high))
+        return self.mapped(lambda value: value * factor)
 
     def over(self, other: Quantity) -> Quantity:
         """The ratio of two numbers that are independent; an end is open where one of theirs is.

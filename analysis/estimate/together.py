@@ -55,12 +55,18 @@ def _orders(answers: Sequence[Answer]) -> list[np.ndarray]:
     orders = []
     for answer in answers:
         place, count = optimizers.index(id(answer.group)), answer.config.resamples
-        order, rng = np.arange(count), np.random.default_rng([answer.config.seed, place])
-        if place:
-            apart = rng.permutation(count)[round(alike(answers[0].draws, answer.draws) * count) :]
-            order[np.sort(apart)] = apart
-        orders.append(order)
+        orders.append(
+            shuffled(answers[0].draws, answer.draws, count, [answer.config.seed, place]) if place else np.arange(count)
+        )
     return orders
+
+
+def shuffled(first: Draws | None, other: Draws | None, count: int, seed: Sequence[int]) -> np.ndarray:
+    """Return an order of the draws of another optimizer in which those stay in place that the two have in common."""
+    order = np.arange(count)
+    apart = np.random.default_rng(seed).permutation(count)[round(alike(first, other) * count) :]
+    order[np.sort(apart)] = apart
+    return order
 
 
 def alike(first: Draws | None, other: Draws | None) -> float:
@@ -100,8 +106,7 @@ class Difference(Quantity):
     @property
     def ratio(self) -> Quantity:
         """The ratio of the two, if these are logarithms."""
-        value, *ends = (None if each is None else math.exp(each) for each in (self.value, *self.interval))
-        return Quantity(value, (ends[0], ends[1]))
+        return self.mapped(math.exp)
 
 
 def difference(first: Array, second: Array, confidence: float) -> Difference:

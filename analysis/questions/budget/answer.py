@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -228,10 +229,10 @@ def _margin(text: str, best: float) -> float:
 def _names(scope: Sequence[Spent]) -> list[str]:
     """Return names that distinguish the optimizers of one scope."""
     names = [entry.name for entry in scope]
-    if len(set(names)) == len(names):
-        return names
-    longer = [f"{entry.name}, {entry.group.sweep}" for entry in scope]
-    return longer if len(set(longer)) == len(longer) else [f"{e.group.optimizer}, {e.group.sweep}" for e in scope]
+    for name in ("name", "group.optimizer"):
+        if len(set(names)) < len(names):
+            names = [f"{attrgetter(name)(entry)}, {entry.group.sweep}" for entry in scope]
+    return names
 
 
 def _same(one: Spent, other: Spent) -> bool:
@@ -264,9 +265,7 @@ def _size(entry: Spent, place: int, excess: Excess, margin: float, config: Analy
     assert winner is not None
     named = bool(np.isfinite(study.lrs).all())
     rows = sign * np.append(found.values[place], found.drawn[:, place])
-    metric = Quantity.of_draws(rows, config.confidence)
-    if edge:  # a better learning rate may lie beyond
-        metric = Quantity(metric.value, (None, metric.interval[1]) if sign > 0 else (metric.interval[0], None))
+    metric = Quantity.of_draws(rows, config.confidence).opened(sign * edge)  # a better rate may lie beyond
     means = _means(losses, study.ran, winner)
     return SizeAtBudget(
         batch_size=study.batch_size,

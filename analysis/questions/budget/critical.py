@@ -59,19 +59,21 @@ def relation(
     results: Results, entry: Spent, best: float | None, measured: Quantity, margin: float, config: AnalysisConfig
 ) -> Relation:
     """Return prediction and measurement side by side; ``best`` is the batch size with the smallest loss."""
+    found = Relation(measured=measured)
     if not entry.constant:
-        return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
+        return replace(found, remark="learning rates decay, so no curve passes a loss as it would have")
     if best is None or len(entry.studies) < 2:
-        return Relation(measured=measured, remark="there are too few batch sizes")
+        return replace(found, remark="there are too few batch sizes")
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.losses.sizes == best)[0])])
     if len(curve[0]) < _FEWEST:
-        return Relation(measured=measured, remark="the runs have no curves")
+        return replace(found, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.tables)
     target = replace(entry.group.target, value=easier_by_rounding(entry.sign * hardest, entry.sign > 0, 4))
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = target.crossings(trial, step, value, len(results.trials))
+    found = replace(found, target=target.value)
     if np.any(steps <= 0):
-        return Relation(target=target.value, measured=measured, remark="a run starts at a loss as low as it ends with")
+        return replace(found, remark="a run starts at a loss as low as it ends with")
     apart = target.apart(trial, step, value, len(results.trials))
     evaluations = [trial, step, value]
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
@@ -79,21 +81,14 @@ def relation(
     critical = answer.hyperbola.critical_batch_size if answer.hyperbola else UNKNOWN
     slope = _slope(*curve)
     said = "" if str(answer.verdict) == "ok" else str(answer.verdict)
-    if slope is None or critical.value is None:
-        said = said or ("the curve is too short for its slope" if slope is None else "no critical batch size")
-        return Relation(target=target.value, critical_batch_size=critical, slope=slope, measured=measured, remark=said)
+    found = replace(found, critical_batch_size=critical, slope=slope, remark=said)
+    if slope is None:
+        return replace(found, remark=said or "the curve is too short for its slope")
+    if critical.value is None:
+        return replace(found, remark=said or "no critical batch size")
     # the predicted batch size increases with the critical batch size
-    low, high = (None if end is None else _within(end, best, margin / slope) for end in critical.interval)
-    predicted = Quantity(_within(critical.value, best, margin / slope), (low, high))
-    return Relation(
-        target=target.value,
-        critical_batch_size=critical,
-        slope=slope,
-        predicted=predicted,
-        measured=measured,
-        holds=_holds(predicted, measured),
-        remark=said,
-    )
+    predicted = critical.mapped(lambda size: _within(size, best, margin / slope))
+    return replace(found, predicted=predicted, holds=_holds(predicted, measured))
 
 
 def _whole(losses: Array) -> Array:

@@ -56,14 +56,16 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
             made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
             continue
         rows = np.concatenate([np.diff(found.values)[[place]], np.diff(found.drawn)[:, place]])
-        data = _share((curves[place], curves[place + 1]), entry.budget, rows, confidence)
+        logs = np.array([_log_ratio(curves[place], curves[place + 1], entry.budget, worse) for worse in rows])
+        ratio = Quantity.open_ended(logs, confidence) if np.isfinite(logs[0]) else UNKNOWN
+        data = ratio.mapped(lambda log: float(1 - np.exp(log)), falling=True)
         made.append(
             SizeDoubling(
                 batch_size=small,
                 larger=large,
                 loss=Quantity.of_draws(rows, confidence),
                 data=data,
-                steps=_times(data, large / small),
+                steps=data.mapped(lambda share: 1 - share, falling=True).times(large / small),
                 remark=source if data.value is None else "",
             )
         )
@@ -81,27 +83,10 @@ def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:
     return np.array(budgets), np.minimum.accumulate([points[budget] for budget in budgets])
 
 
-def _share(
-    pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: Array, confidence: float
-) -> Quantity:
-    """Return ``1 - E'/E`` for the first of ``worse`` with the interval of the others; an end beyond the curves is
-    open."""
-    logs = np.array([_log_ratio(pair, budget, each) for each in worse])
-    if not np.isfinite(logs[0]):
-        return UNKNOWN
-    values = 1 - np.exp(logs)
-    if len(values) == 1:
-        return Quantity(float(values[0]))
-    tail = 0.5 - confidence / 2
-    low, high = np.quantile(values[1:], [tail, 1 - tail], method="nearest")
-    # beyond the curves the ratio is 0 or infinite
-    return Quantity(float(values[0]), (float(low) if np.isfinite(low) else None, float(high) if high < 1 else None))
-
-
-def _log_ratio(pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: float) -> float:
-    """Return ln E'/E, along the curve of the smaller batch if the larger one is worse, otherwise reversed along that of
-    the larger one; infinite beyond the curves."""
-    sign, (examples, losses) = (1.0, pair[0]) if worse >= 0 else (-1.0, pair[1])
+def _log_ratio(small: tuple[Array, Array], large: tuple[Array, Array], budget: float, worse: float) -> float:
+    """Return ln of E'/E at which the losses are alike, along the curve of the smaller batch if the larger one is worse,
+    otherwise reversed along that of the larger one; infinite beyond the curves."""
+    sign, (examples, losses) = (1.0, small) if worse >= 0 else (-1.0, large)
     here = examples <= budget * 1.02
     examples, losses = examples[here], losses[here]
     if len(examples) < 2:
@@ -112,8 +97,3 @@ def _log_ratio(pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: fl
     # losses decrease along the curve
     log = np.interp(-at, -losses, np.log(examples))
     return float(sign * (log - np.log(examples[-1])))
-
-
-def _times(data: Quantity, times: float) -> Quantity:
-    value, low, high = (None if each is None else (1 - each) * times for each in (data.value, *data.interval))
-    return Quantity(value, (high, low))

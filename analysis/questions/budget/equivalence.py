@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -55,10 +54,6 @@ class Equivalence:
     largest_within: Quantity = UNKNOWN
     largest_equal: int | None = None
     smallest_worse: int | None = None
-
-    @property
-    def standing(self) -> dict[str, Any]:
-        return {"largest_equal": self.largest_equal, "smallest_worse": self.smallest_worse}
 
 
 def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:

@@ -18,10 +18,8 @@ from matplotlib.patches import Rectangle
 from analysis.phrases import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
+from analysis.present.style.standings import standing_marks, standing_points
 from analysis.questions.budget.answer import AtBudget, Budgets
-
-_MARK = {"equal": "full", "worse": "none", "cannot be told": "bottom"}
-"""Fill style of the mark of a batch size, by its standing."""
 
 _FEWEST_TICKS = 4
 
@@ -58,12 +56,7 @@ def compute(found: Budgets) -> pd.DataFrame:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Return key entries of the standings that occur, and of the band."""
-    words = {"equal": "within the margin of the best", "worse": "worse by more", "cannot be told": "cannot be told"}
-    shown = [
-        style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
-        for standing, fill in _MARK.items()
-        if (table["standing"] == standing).any()
-    ]
+    shown = standing_marks(table, ("within the margin of the best", "worse by more", "cannot be told"))
     margin = ", ".join(dict.fromkeys(number(value) for value in table["margin"]))
     return [*shown, style.mark(f"margin: {margin} from each best", linestyle="-", linewidth=6, alpha=0.2)]
 
@@ -90,15 +83,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         best = float(own["value"].min() if sign > 0 else own["value"].max())
         ends = sorted((best, best + sign * float(own["margin"].iloc[0])))
         axes.axhspan(*ends, color=look.colour, alpha=0.12, linewidth=0, zorder=0)
-        axes.plot(own["batch_size"] * aside, own["value"], color=look.colour, linestyle=look.dashes, zorder=3)
         style.points(axes, own.assign(value=np.nan), "batch_size", "value", look, aside=aside)
-        bars = own.dropna(subset=["low", "high"])
-        axes.vlines(bars["batch_size"] * aside, bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
-        for standing, part in own.groupby("standing"):
-            axes.plot(
-                part["batch_size"] * aside, part["value"], look.marker, color=look.colour, zorder=4,
-                fillstyle=_MARK[str(standing)], markerfacecoloralt="white",
-            )  # fmt: skip
+        standing_points(axes, own, "value", look, aside=aside)
         key.append(style.handle(name, look))
     columns = min(len(key), 2)
     longest = max(style.width(str(handle.get_label()), style.SMALL) for handle in key)

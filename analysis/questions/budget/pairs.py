@@ -10,7 +10,7 @@ from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.margin import largest_within
 from analysis.estimate.objective import Losses
-from analysis.estimate.together import Difference, alike, difference
+from analysis.estimate.together import Difference, difference, shuffled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,8 @@ class Pair:
 def pair(names: tuple[str, str], first: Losses, second: Losses, config: AnalysisConfig) -> Pair:
     """Return the first minus the second where neither loss is a bound; the draws of the two have in common what a
     seed does to both alike (:func:`analysis.estimate.together.alike`)."""
-    order, rng = np.arange(len(second.drawn)), np.random.default_rng([config.seed, 1])
-    apart = rng.permutation(len(order))[round(alike(first.draws, second.draws) * len(order)) :]
-    order[np.sort(apart)] = apart
-    draws = second.draws and second.draws.taken(order)
-    second = replace(second, drawn=second.drawn[order], draws=draws)
+    order = shuffled(first.draws, second.draws, len(second.drawn), [config.seed, 1])
+    second = replace(second, drawn=second.drawn[order], draws=second.draws and second.draws.taken(order))
     both = np.intersect1d(first.sizes[~first.edges], second.sizes[~second.edges])
     one, two = np.searchsorted(first.sizes, both), np.searchsorted(second.sizes, both)
     known, at = len(first.drawn) and len(second.drawn), []

@@ -27,6 +27,7 @@ from analysis.estimate.across import differing
 from analysis.estimate.branches.local_factor import ENOUGH, SOME, FactorCurve
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
+from analysis.estimate.result import Answer
 from analysis.phrases import number
 from analysis.plain import plain, shown
 from analysis.questions.local.checkpoints import LocalCheckpoint, checkpoint
@@ -179,27 +180,16 @@ def _alike(group: Group, other: Group) -> bool:
     )  # fmt: skip
 
 
-def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> list[tuple[Group, SweepCritical]]:
-    """Return the critical batch sizes of sweeps from the start; empty if there are no such trials."""
+def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> list[Answer]:
+    """Return the answers of sweeps from the start; empty if there are no such trials."""
     try:
-        found = answers(load(*paths), config, noise=False)
+        return [each for each in answers(load(*paths), config, noise=False) if each.critical_batch_size is not None]
     except ResultsError:  # only branches, and trunks, which have a single batch size
         return []
-    return [
-        (
-            answer.group,
-            SweepCritical(
-                value=answer.critical_batch_size, interval=answer.interval, target=str(answer.target),
-                definition=answer.critical.definition,
-            ),
-        )
-        for answer in found
-        if answer.critical_batch_size is not None
-    ]  # fmt: skip
 
 
 def _answered(
-    members: list[TunedBranches], beside: Sequence[tuple[Group, SweepCritical]], config: AnalysisConfig,
+    members: list[TunedBranches], beside: Sequence[Answer], config: AnalysisConfig,
     within: float, share: float,
 ) -> LocalScope:  # fmt: skip
     names = [(each.branched.group.sweep, each.branched.group.optimizer) for each in members]
@@ -229,7 +219,13 @@ def _answered(
                 average=_average(checkpoints, config.confidence),
                 exponent=exponent,
                 power_average=power,
-                sweep=tuple(critical for other, critical in beside if _alike(first.group, other)),
+                sweep=tuple(
+                    SweepCritical(
+                        each.critical.value, each.interval, target=str(each.target), definition=each.critical.definition
+                    )
+                    for each in beside
+                    if _alike(first.group, each.group)
+                ),
             )
         )
     group = members[0].branched.group

@@ -9,14 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.estimate.margin import Standing
 from analysis.phrases import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
+from analysis.present.style.standings import standing_marks, standing_points
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope
-
-_MARK = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
-"""Fill style of the marker of a branch, by its standing."""
 
 _SHOWN = 6.0
 """Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case."""
@@ -59,12 +56,7 @@ def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Return the legend of the markers that occur and of the lines."""
-    words = {Standing.EQUAL: "within the tolerance", Standing.WORSE: "worse", Standing.UNKNOWN: "cannot be told"}
-    shown = [
-        style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
-        for standing, fill in _MARK.items()
-        if (table["standing"] == standing).any()
-    ]
+    shown = standing_marks(table, ("within the tolerance", "worse", "cannot be told"))
     return [*shown, style.mark("tolerance", linestyle="--"), style.mark("local critical batch size", linestyle=":")]
 
 
@@ -88,14 +80,7 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     axes.axhline(tolerance, color=style.GREY, linestyle="--", linewidth=0.8, zorder=1)
     key = []
     for name, look, (branches, critical) in style.each(table, "branch", "critical"):
-        axes.plot(branches["batch_size"], branches["excess"], color=look.colour, linestyle=look.dashes, zorder=3)
-        bars = branches.dropna(subset=["low", "high"])
-        axes.vlines(bars["batch_size"], bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
-        for standing, part in branches.groupby("standing"):
-            axes.plot(
-                part["batch_size"], part["excess"], look.marker, color=look.colour, zorder=4,
-                fillstyle=_MARK[Standing(standing)], markerfacecoloralt="white",
-            )  # fmt: skip
+        standing_points(axes, branches, "excess", look)
         for row in critical.itertuples():
             axes.plot([row.batch_size] * 2, [axes.get_ylim()[0], tolerance], ":", color=look.colour, linewidth=1.0)
             if np.isfinite([row.low, row.high]).all():
