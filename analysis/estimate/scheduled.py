@@ -81,7 +81,7 @@ def compare(
     *,
     hyperbola: StepsCurve | None = None,
     step_times: Callable[[Array], Array] | None = None,
-    step_factors: Callable[[Array, int], Array] | None = None,
+    step_factors: Callable[..., Array] | None = None,
     seed: int = 0,
 ) -> ScheduleGain:
     """Compare a schedule's runs, one per seed, with the curve of constant batch sizes.
@@ -95,8 +95,8 @@ def compare(
         confidence: confidence of the intervals.
         hyperbola: draws of that curve as a hyperbola; ``None`` if it is none, and gamma has no meaning.
         step_times: function from batch sizes to seconds per step, NaN where unknown.
-        step_factors: function from batch sizes ``[K]`` and a count to random factors on their step times that represent
-            the measurement error, ``[count, K]``.
+        step_factors: function from batch sizes ``[K]`` and a ``count`` to random factors on their step times that
+            represent the measurement error, ``[count, K]``.
         seed: seed of the random numbers.
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
@@ -109,7 +109,8 @@ def compare(
     s, e = float(log_steps.mean()), float(log_examples.mean())
     # what was measured, then the draws
     steps = np.append(math.exp(s), np.exp(s + drawn))
-    examples = np.append(math.exp(e), np.exp(e + slope * drawn + apart))
+    with np.errstate(over="ignore"):
+        examples = np.append(math.exp(e), np.exp(e + slope * drawn + apart))
     curves = np.vstack([draws.mean, draws.curves])
     fewest, at_examples = fewest_steps(draws.log_sizes, curves, examples)
     cheapest, at_steps = fewest_examples(draws.log_sizes, curves, steps)
@@ -125,7 +126,7 @@ def compare(
         constant = fewest * step_times(at_examples)
         if step_factors is not None:
             sizes = np.array([at_examples[0], *(run.batch_size for run in runs)])
-            factors = step_factors(np.where(np.isfinite(sizes), sizes, sizes[-1]), count)
+            factors = step_factors(np.where(np.isfinite(sizes), sizes, sizes[-1]), count=count)
             constant[1:] *= factors[:, 0]
             seconds[1:] *= np.exp(np.log(factors[:, 1:]).mean(axis=1))
         sooner = np.where(np.isinf(fewest), np.inf, constant) - seconds
@@ -187,7 +188,8 @@ def _least(log_sizes: Array, wanted: Array, limited: Array, limit: Array, outsid
     over = limited - limit[:, None]
     before, after = over[:, :-1], over[:, 1:]
     crosses = (before > 0) != (after > 0)
-    share = np.where(crosses, before / np.where(crosses, before - after, 1.0), 0.0)
+    with np.errstate(invalid="ignore"):  # the limit may be infinite
+        share = np.where(crosses, before / np.where(crosses, before - after, 1.0), 0.0)
     # the least of straight pieces lies at a point, or where the limit is crossed
     between = wanted[:, :-1] + share * np.diff(wanted, axis=1)
     places = log_sizes[:-1] + share * np.diff(log_sizes)

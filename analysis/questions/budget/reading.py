@@ -126,7 +126,8 @@ def _at_budget(
     """Return the runs of one group at one budget, or the reason why there are none."""
     sign = -1.0 if group.target.direction == "above" else 1.0
     if at is None:
-        whole = rows[[_ran_on(group, status) for status in rows["status"]]]
+        reached = (rows["status"] == TrialStatus.REACHED) & (not group.stops_at_target)
+        whole = rows[reached | (rows["status"] == TrialStatus.BUDGET_EXHAUSTED)]
         if whole.empty:
             return "every run ended at its target or diverged; give --at for a budget that the runs passed"
         at = _common(group, whole)
@@ -200,11 +201,6 @@ def _finite(value: float | None) -> float:
     return float(value) if value is not None and math.isfinite(value) else math.nan
 
 
-def _ran_on(group: Group, status: str) -> bool:
-    """Return whether a run ended because its examples were spent."""
-    return status == TrialStatus.BUDGET_EXHAUSTED or (status == TrialStatus.REACHED and not group.stops_at_target)
-
-
 def _ended(rows: pd.DataFrame) -> pd.Series:
     """Return the number of examples that each run saw."""
     return rows["final_step"] * rows["batch_size"].astype(float)
@@ -243,11 +239,10 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     """
     scopes: list[list[Spent]] = []
     for entry in entries:
-        for scope in scopes:
-            first, alike = scope[0], abs(math.log(entry.budget / scope[0].budget)) < 2 * AT_BUDGET
-            if alike and _comparable(entry) == _comparable(first):
-                scope.append(entry)
-                break
+        same = [scope for scope in scopes if _comparable(scope[0]) == _comparable(entry)
+                and abs(math.log(entry.budget / scope[0].budget)) < 2 * AT_BUDGET]  # fmt: skip
+        if same:
+            same[0].append(entry)
         else:
             scopes.append([entry])
     several = any(entry.trains != entries[0].trains for entry in entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -25,7 +25,6 @@ from analysis.phrases import plural
 from analysis.plain import plain, shown
 from analysis.questions.judge.trial_times import trial_times
 from analysis.read.results import load
-from analysis.read.scheduled import Scheduled
 from analysis.read.throughput import Throughput
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
@@ -127,12 +126,9 @@ def schedules(
     if throughput is None:
         throughput, missing = trial_times(results)
     answers_of_all = answers(results, config, targets=targets, noise=False)
-    labels_by_choice = dict(
-        zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True)
-    )
     notes = [note for note in results.notes if "with a batch schedule" not in note]
     entries = []
-    for scheduled in results.scheduled:
+    for label, scheduled in zip(labels([each.choice for each in results.scheduled]), results.scheduled, strict=True):
         if scheduled.reference is None:
             notes.append(
                 f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes with otherwise "
@@ -140,15 +136,14 @@ def schedules(
             )
             continue
         group = results.groups[scheduled.reference]
+        about: dict[str, Any] = {"schedule": label, "choice": str(scheduled.choice)}
+        times = factors = None
+        if throughput is not None:
+            times = partial(throughput.seconds_per_step, group.optimizer, devices=devices)
+            factors = partial(throughput.drawn, group.optimizer, devices=devices, seed=config.seed)
         for answer in (each for each in answers_of_all if each.group is group):
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
-                times, factors, name = None, None, answer.group.optimizer
-                if throughput is not None:
-                    times = partial(throughput.seconds_per_step, name, devices=devices)
-                    factors = partial(throughput.drawn, name, devices=devices, seed=config.seed)
-                entries.append(
-                    _judged(answer, scheduled, int(size), part, labels_by_choice[id(scheduled)], times, factors)
-                )
+                entries.append(_judged(about | {"answer": answer, "batch_size": int(size)}, part, times, factors))
     if throughput is not None:
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
@@ -163,16 +158,13 @@ StepTimes = Callable[[Array], Array]
 
 
 def _judged(
-    answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str, times: StepTimes | None,
-    factors: Callable[..., Array] | None,
-) -> Judged:  # fmt: skip
+    about: dict[str, Any], part: pd.DataFrame, times: StepTimes | None, factors: Callable[..., Array] | None
+) -> Judged:
+    answer: Answer = about["answer"]
     curves = part[["steps", "values"]].itertuples(index=False)
     crossed = [answer.target.crossing(list(steps), list(values)) for steps, values in curves]
     steps = np.array([np.nan if found is None else found for found in crossed])
-    study = one_study(answer.group, size, part, answer.target, steps)
-    about: dict[str, Any] = {
-        "answer": answer, "schedule": label, "choice": str(scheduled.choice), "batch_size": size,
-    }  # fmt: skip
+    study = one_study(answer.group, about["batch_size"], part, answer.target, steps)
     recorded = {row: read_steps(Path(part.at[row, "folder"]) / "steps.parquet")[0] for row in part.index}
     row = _winner(study, recorded)
     if row is None:
@@ -182,11 +174,11 @@ def _judged(
         _run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])], times)
         for seed in np.flatnonzero(hit)
     ]
-    edge = study.at_edge(row)
+    reached, seeds, edge = int(hit.sum()), int(ran.sum()), study.at_edge(row)
     course = course_of(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
     about |= {
-        "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": int(ran.sum()),
-        "seeds_reached": int(hit.sum()), "course": course,
+        "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": seeds, "seeds_reached": reached,
+        "course": course,
     }  # fmt: skip
     if answer.draws is None or answer.hyperbola is None:
         return Judged(**about, notes=("the constant batch sizes have no curve: " + answer.advice,))
@@ -198,26 +190,28 @@ def _judged(
         answer.confidence,
         hyperbola=answer.hyperbola.curve if hyperbola else None,
         step_times=times,
-        step_factors=None if factors is None else lambda sizes, count: factors(sizes, count=count),
+        step_factors=factors,
         seed=answer.config.seed,
     )
-    against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
     unchanged = sum(not run.changed for run in runs)
-    if unchanged:
-        where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
-        against.append(f"the target was reached before the batch size changed{where}")
-    if comparison.equal_examples is None:
-        remarks.append("no constant batch size near the measured ones takes as many examples")
-    if comparison.equal_steps is None:
-        remarks.append("no constant batch size near the measured ones takes as many steps")
-    if times is not None and comparison.seconds.value is None:
-        remarks.append("a batch size of the schedule has no step time, so there are no hours")
-    elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:
-        remarks.append(f"no step time at batch size {comparison.equal_examples:.3g}, so no hours saved")
-    if not hyperbola:
-        remarks.append("the curve of constant batch sizes is not a hyperbola, so gamma is meaningless")
+    where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
+    against = [*_against(answer, comparison, edge, reached, seeds)]
+    against += [f"the target was reached before the batch size changed{where}"] if unchanged else []
+    timed, size = times is not None, comparison.equal_examples
+    remarks = {
+        "no constant batch size near the measured ones takes as many examples": size is None,
+        "no constant batch size near the measured ones takes as many steps": comparison.equal_steps is None,
+        "a batch size of the schedule has no step time, so there are no hours": timed
+        and comparison.seconds.value is None,
+        f"no step time at batch size {size or 0:.3g}, so no hours saved": timed
+        and comparison.seconds.value is not None
+        and comparison.seconds_saved.value is None
+        and size is not None,
+        "the curve of constant batch sizes is not a hyperbola, so gamma is meaningless": not hyperbola,
+    }
     verdict = ScheduleStanding.UNKNOWN if against else _standing(comparison.steps_saved)
-    return Judged(**about, comparison=comparison, verdict=verdict, notes=(*against, *remarks))
+    notes = (*against, *(remark for remark, applies in remarks.items() if applies))
+    return Judged(**about, comparison=comparison, verdict=verdict, notes=notes)
 
 
 def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | None:
@@ -250,26 +244,24 @@ def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None 
     )
 
 
-def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds: int) -> list[str]:
-    """Return what prevents a verdict."""
-    remarks = []
+def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds: int) -> Iterator[str]:
+    """Yield what prevents a verdict."""
     if answer.verdict is not Verdict.OK:
-        remarks.append(f"the curve of constant batch sizes: {answer.verdict}")
+        yield f"the curve of constant batch sizes: {answer.verdict}"
     if edge:
-        remarks.append("the best learning rate of the schedule is at the edge of the grid")
+        yield "the best learning rate of the schedule is at the edge of the grid"
     if reached < seeds:
-        remarks.append(f"{reached} of {seeds} seeds reached the target, so the means are only over the fast ones")
+        yield f"{reached} of {seeds} seeds reached the target, so the means are only over the fast ones"
     elif seeds < FEWEST_SEEDS:
-        remarks.append("the schedule was run with one seed only")
+        yield "the schedule was run with one seed only"
     assert answer.draws is not None
     low, high = answer.draws.batch_sizes[[0, -1]]
     for words, size in (("examples", gain.equal_examples), ("steps", gain.equal_steps)):
         if size is not None and not low <= size <= high:
-            remarks.append(
+            yield (
                 f"the constant batch size with as many {words}, {size:.3g}, is not among those measured "
                 f"({low:g} to {high:g})"
             )
-    return remarks
 
 
 def _standing(saved: Quantity) -> ScheduleStanding:
