@@ -10,18 +10,20 @@ that is made of them is linear in y, and comes out in units of u.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import SKEWED, at_best
 from analysis.estimate.draws import Draws, draw, draw_levels
 from analysis.estimate.line import Line
-from analysis.estimate.studies import Study
+from analysis.estimate.studies import Study, one_study
+from analysis.read.groups import Group
 
 _BENT = 4.0
 """The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
@@ -48,6 +50,16 @@ class Scale(NamedTuple):
 
     zero: float
     unit: float
+
+
+def final_losses(
+    group: Group, rows: pd.DataFrame, losses: pd.Series
+) -> Iterator[tuple[int, pd.DataFrame, Study, Array]]:
+    """Yield every batch size of a group with its trials, their study without steps, and their losses ``[L, N]`` in its
+    order; ``losses`` are those of the trials that have one, by their row."""
+    for size, part in rows.groupby("batch_size", sort=True):
+        study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
+        yield int(size), part, study, losses.reindex(study.trials.ravel()).to_numpy(float).reshape(study.trials.shape)
 
 
 def loss_studies(studies: Sequence[Study], losses: Sequence[Array]) -> tuple[list[Study], Scale]:

@@ -14,8 +14,8 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.across import OF_BUDGET, settings_of
-from analysis.estimate.objective import Losses, draw_losses, loss_studies
-from analysis.estimate.studies import FARTHEST, Study, one_study
+from analysis.estimate.objective import Losses, draw_losses, final_losses, loss_studies
+from analysis.estimate.studies import FARTHEST, Study
 from analysis.phrases import number, plural
 from analysis.read.groups import EXECUTION, Group
 from analysis.read.results import Results
@@ -24,6 +24,8 @@ from cbs.registry.choices import called, parse_choice
 from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
 _AT_PEAK = 0.999
+
+_SHORT = {TrialStatus.REACHED: "it ended at its target", TrialStatus.BUDGET_EXHAUSTED: "it ended sooner"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,32 +135,35 @@ def _at_budget(
         at = _common(group, whole)
     if at < rows["batch_size"].min():
         raise ConfigError(f"--at {number(at)} is less than one batch of {group.sweep}, of {rows['batch_size'].min()}")
-    value, decays = {}, False
+    value: dict[int, float] = {}
     off: dict[int, float] = {}
     missing: dict[int, list[str]] = {}
+    decays = False
     for row, size, status, ended in zip(rows.index, rows["batch_size"], rows["status"], _ended(rows), strict=True):
         steps, values, lrs = results.curve(row)
-        near = leeway(at, size)
+        near, why = leeway(at, size), ""
         if at < size:
-            missing.setdefault(size, []).append("the budget is less than one batch")
-        elif ended >= at - near:
-            if ended > at + near:
-                read = read_off(steps, values, at / size, FARTHEST)
-                if read is None:
-                    missing.setdefault(size, []).append("its evaluations lie too far apart there")
-                value[row] = _finite(read)
-            elif status != TrialStatus.DIVERGED:
-                value[row] = _finite(values[-1])
-                off |= {size: ended / at - 1} if abs(ended / at - 1) > AT_BUDGET else {}
+            why = "the budget is less than one batch"
+        elif ended < at - near:
+            why = _SHORT.get(status, "")
+        else:
+            read = float(values[-1]) if ended <= at + near else read_off(steps, values, at / size, FARTHEST)
+            if read is None:
+                why = "its evaluations lie too far apart there"
+            elif ended > at + near or status != TrialStatus.DIVERGED:
+                # what is no number or infinite is worse than all others, whatever the trial says
+                value[row] = read if math.isfinite(read) else math.nan
+                if ended <= at + near and abs(ended / at - 1) > AT_BUDGET:
+                    off[size] = ended / at - 1
             lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
-            decays |= bool(lr < _AT_PEAK * rows.at[row, "lr"])
-            if ended > at * (1 + AT_BUDGET) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
+            decayed = bool(lr < _AT_PEAK * rows.at[row, "lr"])
+            decays |= decayed
+            if decayed and ended > at * (1 + AT_BUDGET) + size:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
                     "peak there, and only constant ones show what a smaller budget gives; leave out --at or run each"
                 )
-        elif status in (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED):
-            why = "it ended at its target" if status == TrialStatus.REACHED else "it ended sooner"
+        if why:
             missing.setdefault(size, []).append(why)
     budget = f"{number(at)} {group.example_unit}s"
     if missing:
@@ -171,12 +176,11 @@ def _at_budget(
         told = ", ".join(f"{100 * share:+.2g} % at batch size {size}" for size, share in sorted(off.items()))
         notes.append(f"{group.optimizer}: whole batches do not make up {budget}: {told}")
     studies, tables = [], []
-    for size, part in rows[~rows["batch_size"].isin(missing)].groupby("batch_size", sort=True):
-        study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
-        losses = np.vectorize(lambda row: sign * value.get(row, math.nan), otypes=[float])(study.trials)
-        if np.isfinite(losses).any():
+    losses = sign * pd.Series(value, dtype=float)
+    for size, _, study, table in final_losses(group, rows[~rows["batch_size"].isin(missing)], losses):
+        if np.isfinite(table).any():
             studies.append(study)
-            tables.append(losses)
+            tables.append(table)
         else:
             notes.append(f"{group.optimizer}: at batch size {size} no run reached {number(at)} examples")
     if not studies:
@@ -194,11 +198,6 @@ def _at_budget(
         results=results,
         rows=rows,
     )
-
-
-def _finite(value: float | None) -> float:
-    """The metric; NaN, which is worse than all others, where it is no number or infinite, whatever the trial says."""
-    return float(value) if value is not None and math.isfinite(value) else math.nan
 
 
 def _ended(rows: pd.DataFrame) -> pd.Series:

@@ -77,7 +77,7 @@ def equivalence(found: Budgets) -> Table:
         quantity("largest_within", "largest B within", "equivalence.largest_within"),
         Column("largest_equal", "equivalence.largest_equal", "equal up to"),
         Column("smallest_worse", "equivalence.smallest_worse", "worse from"),
-        Column("margin", lambda _, scope: scope.margin),
+        Column("margin"),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )

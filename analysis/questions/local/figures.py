@@ -20,14 +20,8 @@ _SHOWN = 6.0
 
 
 def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
-    return {
-        "workload": scope.workload,
-        "example_unit": scope.example_unit,
-        "tokens_per_example": scope.tokens_per_example,
-        "metric_unit": scope.metric_unit,
-        "tolerance": scope.tolerance,
-        "confidence": found.config.confidence,
-    }
+    names = ("workload", "example_unit", "tokens_per_example", "metric_unit", "tolerance")
+    return {name: getattr(scope, name) for name in names} | {"confidence": found.config.confidence}
 
 
 def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def checkpoints(found: LocalBatchSizes) -> Table:
         quantity("matched_noise_scale_ratio", "B_matched / B_local" if matched else "", wide=True),
         Column("window"),
         Column("branches", heading="branches"),
-        Column("tolerance", lambda _, __, scope: scope.tolerance),
+        Column("tolerance"),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
@@ -120,7 +120,7 @@ def pairs(found: LocalBatchSizes) -> Table:
     """Return a table with one row per ordered pair of optimizers and loss."""
     rows = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
     columns = (
-        Column("workload", lambda _, scope: scope.workload),
+        Column("workload"),
         Column("optimizer", heading="first", name=True),
         Column("other", heading="second", name=True),
         Column("loss", heading="loss", text=lambda value: number(value, 4)),

@@ -14,8 +14,8 @@ import pandas as pd
 from analysis.arrays import Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
-from analysis.estimate.objective import draw_losses, loss_studies
-from analysis.estimate.studies import Study, one_study
+from analysis.estimate.objective import draw_losses, final_losses, loss_studies
+from analysis.estimate.studies import Study
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
@@ -156,13 +156,11 @@ def _conditions(group: Group, parts: Sequence[tuple[str, pd.DataFrame]], notes: 
     """Yield the conditions of which a run ended."""
     sign = -1.0 if group.target.direction == "above" else 1.0
     for name, trials in parts:
-        for size, part in trials.groupby("batch_size", sort=True):
-            ran = part[part["status"].isin([TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED])]
-            last = (sign * ran["values"].map(lambda values: values[-1])).dropna()
-            study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
-            losses = last.reindex(study.trials.ravel()).to_numpy(float).reshape(study.trials.shape)
+        ran = trials[trials["status"].isin([TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED])]
+        last = (sign * ran["values"].map(lambda values: values[-1])).dropna()
+        for size, part, study, losses in final_losses(group, trials, last):
             if np.isfinite(losses).any():
-                yield _Condition(name, int(size), ran.loc[last.index], study, losses)
+                yield _Condition(name, size, part.loc[part.index.intersection(last.index)], study, losses)
             else:
                 notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
 

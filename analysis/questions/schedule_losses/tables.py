@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.phrases import DASH, percent, share
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table, files
+from analysis.present.table import Column, Table, files, quantity
 from analysis.questions.schedule_losses.answer import ScheduleLosses
 
 
@@ -36,16 +36,13 @@ def losses(found: ScheduleLosses) -> Table:
         *files("sweep"),
         Column("optimizer", heading="optimizer", name=True),
         Column("schedule", heading="schedule", name=True),
-        Column("batch_size", lambda entry, _: entry.batch_size, "first B", name=True),
-        Column("metric", lambda entry, _: entry.metric.value, "metric", lambda entry, _: entry.metric.interval,
-               signed=True),
+        Column("batch_size", heading="first B", name=True),
+        quantity("metric", "metric", signed=True),
         Column("constant_batch_size", lambda _, other: other and other.batch_size, "against constant B"),
-        Column("difference", lambda _, other: other and other.value, "difference",
-               lambda _, other: other.interval if other else (None, None), signed=True),
-        Column("probability_smaller", lambda _, other: other and other.probability_smaller, "probability below 0",
-               text=share),
+        Column("difference", "value", "difference", "interval", signed=True),
+        Column("probability_smaller", heading="probability below 0", text=share),
         Column("steps", heading="steps"),
-        Column("steps_saved", lambda _, other: other and other.steps_saved, "steps saved", text=percent_or_dash),
+        Column("steps_saved", heading="steps saved", text=percent_or_dash),
         *files("examples", "best_lr", "at_grid_edge", "seeds"),
     )  # fmt: skip
     title = f"Final metric at equal examples [{percent(found.config.confidence)} % interval]"
