@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ TARGET = Target(metric="validation_loss", value=2.4)
 SLOPE = 0.3
 START = 5.6
 PROBE_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", "grad_sq_norm", "noise_trace")
+
+
+TEXT = WorkloadInfo(
+    example_unit="sequence", tokens_per_example=32, metric_unit="nats/byte", parameters=29856, data_hash="abc"
+)
+"""What trials say of their workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +140,14 @@ def trial(
         evaluations=evaluations,
         steps=columns,
         geometries=tuple(map(geometry_columns, ["l2", *own])) if truth else (),
-        workload=WorkloadInfo(
-            example_unit="sequence",
-            tokens_per_example=32,
-            metric_unit="nats/byte",
-            parameters=29856,
-            data_hash=data_hash,
-        ),
+        workload=replace(TEXT, data_hash=data_hash),
     )
+
+
+def inside(interval: tuple[float | None, float | None], value: float) -> bool:
+    """Whether an interval, of which an end may be open, holds a value."""
+    low, high = interval
+    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def geometry_columns(name: str) -> GeometryColumns:

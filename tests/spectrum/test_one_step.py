@@ -17,6 +17,7 @@ from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import inside
 
 SIZES = (2, 8, 32, 128)
 CONFIG = TrialConfig(
@@ -50,11 +51,6 @@ def truth(loop: TrainingLoop) -> dict[str, float]:
     values = {"most": square**2 / (2 * bent), "noise": spread / bent, "simple": noise.sum() / square,
               "square": square, "bent": bent, "spread": spread}  # fmt: skip
     return {name: float(value) for name, value in values.items()}
-
-
-def inside(interval: tuple[float | None, float | None], value: float) -> bool:
-    low, high = interval
-    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def test_what_steps_save_and_the_three_noise_scales_are_those_of_the_closed_form(

@@ -76,10 +76,6 @@ class ScheduleLoss:
     at_grid_edge: bool
     seeds: int
 
-    def less(self, batch_size: int) -> LossDifference | None:
-        """Return the difference from a constant batch size, or ``None``."""
-        return next((each for each in self.against if each.batch_size == batch_size), None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleLosses(Findings):

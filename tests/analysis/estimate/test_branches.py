@@ -83,8 +83,6 @@ def within(curve: FactorCurve, tolerance: float = 0.01, diverged: float | None =
 
 def width(found: LocalFactor) -> float:
     low, high = found.factor.interval
-    assert low is not None
-    assert high is not None
     return math.log(high / low)
 
 
@@ -102,7 +100,6 @@ def test_seeds_that_ran_some_factors_only_are_compared_by_what_they_share() -> N
     losses = np.array([[0.0], [0.1], [-0.1], [0.05]]) + np.array([1.0, 1.02, 1.08, 1.3])
     losses[0, 3] = losses[1, 0] = losses[2, 1] = NAN
     found = within(curve_of(*losses.tolist()), 0.05)
-    assert found.factor.value is not None
     assert 2.0 < found.factor.value < 4.0
     assert width(found) < 1.0
 
@@ -132,13 +129,11 @@ def test_beyond_the_factors_there_is_no_value(losses: tuple[float, ...], beyond:
 
 def test_a_factor_that_lost_does_not_hide_a_larger_one_that_did_not() -> None:
     found = within(curve_of(*seeds_of((1.0, 1.02, 1.003, 1.05), 1e-4)))
-    assert found.factor.value is not None
     assert 4.0 < found.factor.value < 8.0
 
 
 def test_the_excess_is_that_over_the_best_factor() -> None:
     found = within(curve_of(*seeds_of((1.008, 1.0, 1.003, 1.019), 1e-4)))
-    assert found.factor.value is not None
     assert 4.0 < found.factor.value < 8.0
     excess, standings = zip(*found.compared.values(), strict=True)
     assert [each.value for each in excess] == pytest.approx([0.008, 0.0, 0.003, 0.019], abs=4e-4)
@@ -149,8 +144,6 @@ def test_where_the_next_factor_diverged_anything_up_to_it_is_possible() -> None:
     found = within(curve_of(*seeds_of((1.0, 1.001, 1.002), 1e-4)), diverged=8.0)
     low, high = found.factor.interval
     assert found.factor.value == pytest.approx(math.sqrt(32), rel=0.1)
-    assert low is not None
-    assert high is not None
     assert 3.9 <= low < 4.5
     assert 7.0 < high < 8.0
     alone = within(curve_of((1.0,), (1.1,)), diverged=2.0)
@@ -166,8 +159,6 @@ def test_two_windows_are_compared_as_far_as_their_noise_goes_together() -> None:
     assert ratio.value == 1.0
     assert ratio.interval == pytest.approx((1.0, 1.0))
     low, high = recovery(whole, (within(curve_of(*other)), curve_of(*other)), 0.95, 0).interval
-    assert low is not None
-    assert high is not None
     assert low < 0.95 < 1.05 < high
 
 

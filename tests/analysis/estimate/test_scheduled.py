@@ -90,19 +90,15 @@ def test_gamma_and_savings_of_a_known_run(gamma: float, steps: float) -> None:
     assert found.steps.value == pytest.approx(steps)
     assert found.gamma.value == pytest.approx(gamma, rel=0.15)
     low, high = found.gamma.interval
-    assert low is not None
-    assert high is not None
     assert low < gamma < high
     best = TRUTH.min_steps * (1 + 1 / (one.examples / TRUTH.min_examples - 1))
     assert found.steps_saved.value == pytest.approx(1 - steps / best, abs=0.08)
     cheapest = TRUTH.min_examples * (1 + 1 / (steps / TRUTH.min_steps - 1))
     assert found.examples_saved.value == pytest.approx(1 - one.examples / cheapest, rel=0.12, abs=0.05)
     size = found.equal_examples
-    assert size is not None
     assert size == pytest.approx(
         (one.examples / TRUTH.min_examples - 1) * TRUTH.min_examples / TRUTH.min_steps, rel=0.1
     )
-    assert found.beats is not None
     assert (found.beats > 0.9) if gamma < 1 else (found.beats < 0.1 or gamma == 1)
 
 
@@ -116,8 +112,6 @@ def test_below_every_constant_batch_size_there_is_nothing_to_save_against() -> N
 def test_noise_of_either_side_widens_the_interval() -> None:
     def width(runs: list[ScheduledRun], draws: Draws = CURVE) -> float:
         low, high = compare(draws, runs, 0.95, hyperbola=draws.law).gamma.interval
-        assert low is not None
-        assert high is not None
         return high - low
 
     plain = width([run(0.8, 300.0)] * 3, drawn(hyperbola=True))
@@ -126,8 +120,6 @@ def test_noise_of_either_side_widens_the_interval() -> None:
     scattered = [run(0.8, steps) for steps in (220.0, 300.0, 420.0)]
     assert width(scattered, drawn(hyperbola=True)) > 2 * plain
     along = compared(scattered).steps.interval
-    assert along[0] is not None
-    assert along[1] is not None
     assert math.log(along[1] / along[0]) > 0.6  # those of three seeds that differ by a third
     beside = [run(gamma, 300.0) for gamma in (0.4, 0.8, 1.6)]
     assert width(beside, drawn(hyperbola=True)) > 1.5 * plain
@@ -163,8 +155,6 @@ def test_time_saved_is_that_of_the_steps_at_a_latency_and_none_where_examples_al
     np.testing.assert_allclose(ends, steps**slope, rtol=1e-6)
     best = TRUTH.min_steps * (1 + 1 / (one.examples / TRUTH.min_examples - 1))
     (low, high), saved = found.seconds_saved.interval, latency * (best - 300.0)
-    assert low is not None
-    assert high is not None
     assert low <= saved <= high
     if latency == 0.0:  # at equal examples nothing is saved; what is left is how far the curve is known
         assert found.seconds_saved.value == pytest.approx(0.0, abs=1e-6 * took)

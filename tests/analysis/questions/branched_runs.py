@@ -11,9 +11,10 @@ import numpy as np
 
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.parent import Parent
-from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
+from tests.factories import TEXT
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 BASE = 16
@@ -116,10 +117,7 @@ def write(
                                     GeometryColumns(geometry="l2", symbol="B", exponent=1, signal="grad_sq_norm",
                                                     noise="noise_trace"),
                                 ) if moments else (),
-                                workload=WorkloadInfo(
-                                    example_unit="sequence", tokens_per_example=32, metric_unit="nats/byte",
-                                    parameters=100, data_hash="abc",
-                                ),
+                                workload=TEXT,
                             )
                         )  # fmt: skip
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from cbs.trial.config import Choice, Schedule, TrialConfig
-from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
+from tests.factories import TEXT
 
 SIZES = (4, 8, 16, 32, 64, 128)
 BUDGET = 65536
@@ -116,9 +117,6 @@ def write(
                             config=config, status=status, evaluations=rows,
                             steps_to_target=float(steps[-1]) if status is TrialStatus.REACHED else None,
                             steps=dict(zip(("step", "examples", "train_loss"), np.array(at)[:, None], strict=True)),
-                            workload=WorkloadInfo(
-                                example_unit="sequence", tokens_per_example=32, metric_unit="nats/byte",
-                                parameters=100, data_hash="abc",
-                            ),
+                            workload=TEXT,
                         )
                     )  # fmt: skip

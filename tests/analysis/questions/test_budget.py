@@ -21,14 +21,13 @@ from analysis.estimate.margin import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
-from analysis.questions.budget.reading import spent
 from analysis.questions.budget.tables import precise
-from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from tests.analysis.questions.equal_budgets import BUDGET, SIZES, World, best_lr, write
+from tests.factories import inside
 
 FAST = AnalysisConfig(resamples=400)
 TRUE = World()
@@ -49,11 +48,6 @@ def answered(one: Path) -> Budgets:
 def only(found: Budgets) -> OptimizerAtBudget:
     ((entry,),) = [scope.optimizers for scope in found.budgets]
     return entry
-
-
-def inside(interval: tuple[float | None, float | None], value: float) -> bool:
-    low, high = interval
-    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def test_losses_are_those_at_the_best_learning_rate_between_the_ones_that_were_run(answered: Budgets) -> None:
@@ -156,15 +150,6 @@ def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered
     assert near.slope == pytest.approx(0.1, rel=0.15)
     assert near.predicted.value == pytest.approx(31.4, rel=0.1)  # its interval leaves out the slope
     assert near.holds == "holds"
-
-
-def test_the_curve_of_a_batch_size_is_that_of_its_best_rate(one: Path) -> None:
-    (entry,) = spent(load(one), (), FAST, [])
-    for study in entry.studies:
-        examples, losses = entry.tuned_curve(study)
-        assert len(examples) > 50
-        true = [TRUE.loss(study.batch_size, best_lr(study.batch_size), at) for at in examples]
-        assert losses == pytest.approx(np.array(true), abs=4e-3)
 
 
 def test_a_prediction_that_fails_is_called_so(tmp_path: Path) -> None:

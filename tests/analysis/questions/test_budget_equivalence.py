@@ -40,14 +40,6 @@ def test_equal_worse_and_the_largest_between() -> None:
     assert found.best.interval[0] is None  # a smaller one, which was not run, may be better
 
 
-def test_without_a_difference_nothing_is_told() -> None:
-    found = equivalence(losses([1.0] * 5, 0.02), 0.01, 0.95)
-    assert told(found) == [OPEN] * 5
-    assert found.largest_equal is None
-    assert found.best.interval == (None, None)
-    assert found.largest_within.interval[1] is None
-
-
 @pytest.mark.parametrize(
     ("values", "sizes", "interval"),
     [

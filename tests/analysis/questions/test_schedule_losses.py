@@ -13,7 +13,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present import to_json
 from analysis.present.figures import figures_of
-from analysis.questions.schedule_losses.answer import ScheduleLoss, schedule_losses
+from analysis.questions.schedule_losses.answer import LossDifference, ScheduleLoss, schedule_losses
 from cbs.errors import ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import TrialConfig
@@ -59,6 +59,10 @@ def judged(root: Path, schedule: str = "stages") -> ScheduleLoss:
     return next(each for each in found.entries if each.schedule == schedule)
 
 
+def less(entry: ScheduleLoss, batch_size: int) -> LossDifference:
+    return next(each for each in entry.against if each.batch_size == batch_size)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Store:
     write(tmp_path / "s", {"adamw": World(critical=64.0)}, sizes=SIZES, budget=BUDGET, noise=NOISE)
@@ -78,17 +82,14 @@ def test_the_difference_to_each_constant_batch_size_is_found_with_its_interval(w
     entry = judged(world.root)
     assert (entry.seeds, entry.at_grid_edge, entry.examples, entry.steps) == (3, False, BUDGET, 128 + 32)
     for size, expected, saved in ((16, 0.01, 1 - 160 / 256), (64, small + 0.01 - large, 1 - 160 / 64)):
-        near = entry.less(size)
-        assert near is not None
+        near = less(entry, size)
         low, high = near.interval
-        assert low is not None
-        assert high is not None
         assert near.value == pytest.approx(expected, abs=3 * NOISE)
         assert low < expected < high
         assert high - low < 20 * NOISE
         assert near.steps_saved == pytest.approx(saved)
-    assert entry.less(16).probability_smaller == 0.0  # type: ignore[union-attr]
-    assert entry.less(64).probability_smaller == 1.0  # type: ignore[union-attr]
+    assert less(entry, 16).probability_smaller == 0.0
+    assert less(entry, 64).probability_smaller == 1.0
     constant = schedule_losses(world.root, CONFIG).entries[0]
     assert [each.batch_size for each in constant.against] == [64]
 
@@ -99,13 +100,11 @@ def test_more_is_better_the_other_way_round(tmp_path: Path) -> None:
     store, truth = Store(tmp_path / "s"), World(critical=64.0)
     small = truth.loss(16, 1e-3 * np.sqrt(16), BUDGET)
     add(store, lambda lr: -bowl(small + 0.05)(lr))
-    near = judged(store.root).less(16)
-    assert near is not None
+    near = less(judged(store.root), 16)
     assert near.value == pytest.approx(-0.05, abs=3 * NOISE)  # an accuracy that is .05 lower
-    assert near.interval[1] is not None
     assert near.interval[0] is not None
     assert near.interval[0] - NOISE / 2 < -0.05 < near.interval[1] + NOISE / 2
-    assert near.interval[0] < near.value < near.interval[1]  # type: ignore[operator]
+    assert near.interval[0] < near.value < near.interval[1]
 
 
 @pytest.mark.parametrize("better", [False, True])
@@ -115,8 +114,7 @@ def test_where_the_best_rate_is_an_edge_of_the_grid_one_end_is_open(tmp_path: Pa
     sign = -1.0 if better else 1.0
     add(Store(tmp_path / "s"), lambda lr: sign * (3.0 + 0.1 * float(np.log(lr))))  # the lowest is the best
     entry = judged(tmp_path / "s")
-    near = entry.less(16)
-    assert near is not None
+    near = less(entry, 16)
     assert entry.at_grid_edge
     assert [end is None for end in near.interval] == [not better, better]
     assert near.probability_smaller is None
@@ -130,8 +128,7 @@ def test_where_that_of_the_constant_one_is_an_edge_the_other_end_is_open(world: 
         if result.config.batch_size == 64:
             last = dataclasses.replace(result.evaluations[-1], value=2.0 + 0.1 * lrs.index(result.config.lr))
             world.save(dataclasses.replace(result, evaluations=[*result.evaluations[:-1], last]))
-    near = judged(world.root).less(64)
-    assert near is not None
+    near = less(judged(world.root), 64)
     assert near.interval[0] is not None
     assert near.interval[1] is None
 
@@ -157,8 +154,7 @@ def test_another_metric_that_was_recorded_is_read(world: Store) -> None:
     (entry,) = (
         each for each in schedule_losses(world.root, CONFIG, metric="speed").entries if each.schedule == "stages"
     )
-    near = entry.less(16)
-    assert near is not None
+    near = less(entry, 16)
     assert near.value == pytest.approx(-0.1, abs=0.01)
     with pytest.raises(ResultsError, match="has no metric 'mass'; it has validation_loss, train_loss, speed"):
         schedule_losses(world.root, CONFIG, metric="mass")
@@ -182,7 +178,7 @@ def test_one_seed_tells_nothing_of_the_noise(tmp_path: Path) -> None:
     write(tmp_path / "s", {"adamw": World()}, sizes=SIZES, budget=BUDGET, seeds=1)
     add(Store(tmp_path / "s"), bowl(3.0), seeds=1)
     entry = judged(tmp_path / "s")
-    assert entry.less(16).interval == (None, None)  # type: ignore[union-attr]
+    assert less(entry, 16).interval == (None, None)
     assert any("one seed" in note for note in schedule_losses(tmp_path / "s", CONFIG).notes)
 
 

@@ -102,7 +102,6 @@ def test_a_schedule_is_judged_by_what_is_known_of_it(folder: Path, gamma: float,
     assert entry.notes == ()
     assert entry.verdict is verdict
     assert (entry.best_lr, entry.at_grid_edge, entry.seeds, entry.seeds_reached) == (2e-3, False, 3, 3)
-    assert entry.comparison is not None
     # the curve is that at the best learning rate of the grid, a little slower than the best of all
     assert entry.comparison.gamma.value == pytest.approx(gamma, rel=0.2, abs=0.15)
     steps = entry.comparison.steps.value
@@ -186,7 +185,6 @@ def test_off_the_hyperbola_there_is_no_gamma(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": truth}, seeds=3, lrs=tuple(5e-4 * 2.0 ** (power / 2) for power in range(11)))
     with_schedule(Store(tmp_path), 450.0, noise=0.01)
     (entry,) = judged(tmp_path).entries
-    assert entry.comparison is not None
     assert entry.comparison.gamma.value is None
     assert entry.comparison.steps_saved.value is not None
     assert any("not a hyperbola" in note for note in entry.notes)
@@ -210,8 +208,6 @@ def test_an_easier_target_is_read_from_the_same_runs(folder: Path) -> None:
     with_schedule(Store(folder), steps_with(1.0))
     found = schedules(folder, CONFIG, targets=[2.4, 2.6])
     hard, easy = found.entries
-    assert hard.comparison is not None
-    assert easy.comparison is not None
     assert (easy.comparison.steps.value or 0) < (hard.comparison.steps.value or 0)
     # one run of the schedule is drawn, that of the harder one: no line goes back
     courses = next(picture.table for picture in figures_of(found) if picture.name == "schedule_courses")
@@ -250,7 +246,6 @@ def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> N
     found = schedules(folder, CONFIG, throughput=assumed, devices=2)
     assert "on 2 devices: assumed" in found.notes[-1]
     (entry,) = found.entries
-    assert entry.comparison is not None
     steps, examples = entry.comparison.steps.value or 0.0, entry.comparison.examples.value or 0.0
     # geometric means over seeds of sums that are nearly proportional
     wanted = (3.0 * steps + examples / 16.0) / 3600
