@@ -93,12 +93,15 @@ def next_branches(
     noise = _noises([*earlier, branches])
     states = [BranchState.RECOVERED]
     states += [_state(branches, place, noise, tolerance, error / 2, most_seeds) for place in range(1, count)]
-    there = ~np.isnan(branches.losses)
-    first = branches.losses[there[:, 0], 0]
+    there = np.zeros((most_seeds, count), dtype=bool)
+    there[: len(branches.losses)] = ~np.isnan(branches.losses[:most_seeds])
+    absent = ~(there & there[:, [0]])
+    lost_to_all = np.isposinf(branches.losses[~np.isnan(branches.losses[:, 0]), 0])
     for place in range(1, count):
-        run = len(there) >= most_seeds and there[:most_seeds, [0, place]].all()
-        if states[place] is BranchState.OPEN and (run or (len(first) > 0 and np.isposinf(first).all())):
-            states[place] = BranchState.UNTOLD  # no seed is left, or the smallest factor diverged with all seeds
+        # no seed is left, or the smallest factor diverged with all seeds
+        untold = not absent[:, place].any() or (len(lost_to_all) and lost_to_all.all())
+        if states[place] is BranchState.OPEN and untold:
+            states[place] = BranchState.UNTOLD
     last = max(place for place, state in enumerate(states) if state is BranchState.RECOVERED)
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
@@ -108,11 +111,9 @@ def next_branches(
         return NextBranches(states=tuple(states), between=between)
     untold = max((place for place in range(last + 1, lost) if states[place] is BranchState.UNTOLD), default=0)
     at = _where(factors, waiting, last, lost, untold, guess)
-    for seed in range(most_seeds):
-        absent = tuple(place for place in (0, at) if seed >= len(there) or not there[seed, place])
-        if absent:
-            return NextBranches(run=absent, seed=seed, states=tuple(states), between=between)
-    raise AssertionError("a factor is open though all of its seeds were run")
+    seed = int(absent[:, at].argmax())
+    run = tuple(place for place in (0, at) if not there[seed, place])
+    return NextBranches(run=run, seed=seed, states=tuple(states), between=between)
 
 
 def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold: int, guess: float) -> int:

@@ -19,7 +19,7 @@ from analysis.phrases import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.style.standings import standing_marks, standing_points
-from analysis.questions.budget.answer import AtBudget, Budgets
+from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, SizeAtBudget
 
 _FEWEST_TICKS = 4
 
@@ -27,29 +27,37 @@ _DEEPEST = 8.0
 """Multiple of the margin above the best at which a heat map is darkest; worse values look the same."""
 
 
-def _panel(found: Budgets, scope: AtBudget) -> dict[str, Any]:
+def _sizes(found: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, SizeAtBudget]]:
+    """Yield every batch size with the columns that say where it belongs."""
     several = len({each.workload for each in found.budgets}) > 1
-    return {
-        "panel": f"{scope.workload}, {scope.title}" if several else scope.title,
-        "example_unit": scope.example_unit,
-        "tokens_per_example": scope.tokens_per_example,
-        "label": style.words(scope.metric) + (f" ({scope.metric_unit})" if scope.metric_unit else ""),
-        "margin": scope.margin,
-        "sign": 1.0 if scope.direction == "below" else -1.0,
-        "confidence": scope.confidence,
-    }
+    for scope in found.budgets:
+        for entry in scope.optimizers:
+            for size in entry.sizes:
+                yield (
+                    {
+                        "panel": f"{scope.workload}, {scope.title}" if several else scope.title,
+                        "example_unit": scope.example_unit,
+                        "tokens_per_example": scope.tokens_per_example,
+                        "label": style.words(scope.metric) + (f" ({scope.metric_unit})" if scope.metric_unit else ""),
+                        "margin": scope.margin,
+                        "sign": 1.0 if scope.direction == "below" else -1.0,
+                        "confidence": scope.confidence,
+                        "optimizer": entry.optimizer,
+                        "kind": "point",
+                        "batch_size": size.batch_size,
+                    },
+                    entry,
+                    size,
+                )
 
 
 def compute(found: Budgets) -> pd.DataFrame:
     """Return one row per batch size with the metric, its interval, and the standing of the batch size."""
     rows = [
-        _panel(found, scope)
-        | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "value": size.metric.value}
-        | dict(zip(("low", "high"), size.metric.interval, strict=True))
+        about
+        | dict(zip(("value", "low", "high"), (size.metric.value, *size.metric.interval), strict=True))
         | {"standing": str(size.excess.standing), "edge": size.at_grid_edge, "best": entry.equivalence.best.value}
-        for scope in found.budgets
-        for entry in scope.optimizers
-        for size in entry.sizes
+        for about, entry, size in _sizes(found)
     ]
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "value", "low", "high"])
 
@@ -96,24 +104,17 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 
 def compute_heat(found: Budgets) -> pd.DataFrame:
     """Return one row per batch size and learning rate with the difference of the metric from the best of all."""
-    return tidy(list(_cells(found)), ["panel", "optimizer", "batch_size", "lr", "value", "worse", "best"])
-
-
-def _cells(found: Budgets) -> Iterator[dict[str, Any]]:
-    for scope in found.budgets:
-        about = _panel(found, scope)
-        for entry in scope.optimizers:
-            values = [about["sign"] * value for size in entry.sizes for _, value in size.grid]
-            rates = {lr for size in entry.sizes for lr, _ in size.grid}
-            if len(rates) < 2 or not np.isfinite(list(rates)).all():
-                continue
-            least = float(np.nanmin(values))
-            title = entry.optimizer if len(found.budgets) == 1 else f"{entry.optimizer}, {scope.title}"
-            for size in entry.sizes:
-                for lr, value in size.grid:
-                    cell = {"batch_size": size.batch_size, "lr": lr, "value": value, "best": lr == size.best_lr}
-                    worse = about["sign"] * value - least
-                    yield about | {"panel": title, "optimizer": entry.optimizer} | cell | {"worse": worse}
+    rows = []
+    for about, entry, size in _sizes(found):
+        del about["kind"]
+        rates = {lr for each in entry.sizes for lr, _ in each.grid}
+        if len(rates) > 1 and np.isfinite(list(rates)).all():
+            least = float(np.nanmin([about["sign"] * value for each in entry.sizes for _, value in each.grid]))
+            title = entry.optimizer if len(found.budgets) == 1 else f"{entry.optimizer}, {about['panel']}"
+            for lr, value in size.grid:
+                cell = {"panel": title, "lr": lr, "value": value, "best": lr == size.best_lr}
+                rows.append(about | cell | {"worse": about["sign"] * value - least})
+    return tidy(rows, ["panel", "optimizer", "batch_size", "lr", "value", "worse", "best"])
 
 
 @figure("budget_heat", of=Budgets, compute=compute_heat, panel="panel")
@@ -151,14 +152,7 @@ def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
 
 def compute_basin(found: Budgets) -> pd.DataFrame:
     """Return one row per batch size whose basin of learning rates ends inside the grid on both sides."""
-    rows = [
-        _panel(found, scope)
-        | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "basin_width": size.basin}
-        for scope in found.budgets
-        for entry in scope.optimizers
-        for size in entry.sizes
-        if size.basin is not None
-    ]
+    rows = [about | {"basin_width": size.basin} for about, _, size in _sizes(found) if size.basin is not None]
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "basin_width"])
 
 

@@ -13,39 +13,38 @@ from analysis.phrases import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.style.standings import standing_marks, standing_points
-from analysis.questions.local.answer import LocalBatchSizes, LocalScope
+from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope
+from analysis.questions.local.tables import rows
 
 _SHOWN = 6.0
 """Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case."""
 
 
-def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
+def _about(found: LocalBatchSizes, curve: LocalCurve, scope: LocalScope) -> dict[str, Any]:
     names = ("workload", "example_unit", "tokens_per_example", "metric_unit", "tolerance")
-    return {name: getattr(scope, name) for name in names} | {"confidence": found.config.confidence}
+    about = {name: getattr(scope, name) for name in names}
+    return about | {"confidence": found.config.confidence, "optimizer": curve.optimizer}
 
 
 def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
     """Return a row per branch that can be compared and a row per k*; the column ``kind`` distinguishes them."""
-    rows = []
-    several = len(found.scopes) > 1
-    for scope in found.scopes:
-        for curve in scope.curves:
-            for each in curve.checkpoints:
-                where = f"{number(each.examples)} {scope.example_unit}s"
-                panel = {"panel": f"{scope.workload}, {where}" if several else where, "optimizer": curve.optimizer}
-                about = _about(found, scope) | panel
-                for at in each.factors:
-                    if at.excess.value is not None:
-                        low, high = at.excess.interval
-                        rows.append(about | {
-                            "kind": "branch", "batch_size": at.batch_size, "excess": at.excess.value, "low": low,
-                            "high": high, "standing": at.standing, "base": each.batch_size,
-                        })  # fmt: skip
-                if each.critical_batch_size.value is not None:
-                    low, high = each.critical_batch_size.interval
-                    rows.append(about | {"kind": "critical", "batch_size": each.critical_batch_size.value, "low": low,
-                                         "high": high, "excess": scope.tolerance})  # fmt: skip
-    return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "excess", "low", "high"])
+    table: list[dict[str, Any]] = []
+    for each, curve, scope in rows(found):
+        where = f"{number(each.examples)} {scope.example_unit}s"
+        about = _about(found, curve, scope)
+        about["panel"] = f"{scope.workload}, {where}" if len(found.scopes) > 1 else where
+        for at in each.factors:
+            if at.excess.value is not None:
+                low, high = at.excess.interval
+                table.append(about | {
+                    "kind": "branch", "batch_size": at.batch_size, "excess": at.excess.value, "low": low,
+                    "high": high, "standing": at.standing, "base": each.batch_size,
+                })  # fmt: skip
+        if each.critical_batch_size.value is not None:
+            low, high = each.critical_batch_size.interval
+            table.append(about | {"kind": "critical", "batch_size": each.critical_batch_size.value, "low": low,
+                                  "high": high, "excess": scope.tolerance})  # fmt: skip
+    return tidy(table, ["panel", "optimizer", "kind", "batch_size", "excess", "low", "high"])
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -86,22 +85,21 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
 def compute_curve(found: LocalBatchSizes) -> pd.DataFrame:
     """One row per optimizer, checkpoint and kind: ``local`` and ``published`` with their intervals, ``simple`` and
     ``matched`` noise scales."""
-    rows = []
-    for scope in found.scopes:
-        for curve in scope.curves:
-            for each in curve.checkpoints:
-                if not each.examples:
-                    continue  # no place on a logarithmic axis
-                kinds = {"local": each.critical_batch_size, "published": each.published, "simple": each.noise_scale}
-                if each.matched_geometry not in ("", "l2"):
-                    kinds["matched"] = each.matched_noise_scale
-                for kind, value in kinds.items():
-                    if value.value is not None:
-                        row = {"optimizer": curve.optimizer, "kind": kind, "examples": each.examples,
-                               "critical_batch_size": value.value}  # fmt: skip
-                        ends = dict(zip(("low", "high"), value.interval, strict=True))
-                        rows.append(_about(found, scope) | row | ends | {"loss": each.loss})
-    return tidy(rows, ["workload", "optimizer", "kind", "examples", "critical_batch_size", "low", "high"])
+    table: list[dict[str, Any]] = []
+    for each, curve, scope in rows(found):
+        if not each.examples:
+            continue  # no place on a logarithmic axis
+        kinds = {"local": each.critical_batch_size, "published": each.published, "simple": each.noise_scale}
+        if each.matched_geometry not in ("", "l2"):
+            kinds["matched"] = each.matched_noise_scale
+        for kind, found_here in kinds.items():
+            if found_here.value is not None:
+                low, high = found_here.interval
+                table.append(_about(found, curve, scope) | {
+                    "kind": kind, "examples": each.examples, "critical_batch_size": found_here.value, "low": low,
+                    "high": high, "loss": each.loss,
+                })  # fmt: skip
+    return tidy(table, ["workload", "optimizer", "kind", "examples", "critical_batch_size", "low", "high"])
 
 
 _KINDS: dict[str, tuple[str, dict[str, Any]]] = {

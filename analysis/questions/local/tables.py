@@ -25,7 +25,8 @@ def _(found: LocalBatchSizes) -> Presentation:
     )
 
 
-def _rows(found: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
+def rows(found: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
+    """Return every checkpoint with its curve and scope."""
     return [(each, curve, scope) for scope in found.scopes for curve in scope.curves for each in curve.checkpoints]
 
 
@@ -48,10 +49,10 @@ def _tokens(value: float | None, scope: LocalScope) -> float | None:
 
 def checkpoints(found: LocalBatchSizes) -> Table:
     """Return a table with one row per optimizer and checkpoint."""
-    rows, unit = _rows(found), _units(found)
+    every, unit = rows(found), _units(found)
     tokens = any(scope.tokens_per_example for scope in found.scopes)
-    noise = any(each.noise_scale.measured for each, *_ in rows)
-    matched = noise and any(each.matched_geometry not in ("", PLAIN) for each, *_ in rows)
+    noise = any(each.noise_scale.measured for each, *_ in every)
+    matched = noise and any(each.matched_geometry not in ("", PLAIN) for each, *_ in every)
 
     def by_rule(each: LocalCheckpoint, *_: Any) -> str:
         low, high = each.published.interval
@@ -88,17 +89,17 @@ def checkpoints(found: LocalBatchSizes) -> Table:
     lines = [
         f"{curve.optimizer} at {number(each.examples)} {unit}: "
         f"{'' if each.verdict is LocalVerdict.OK else f'{each.verdict}: '}{each.advice}"
-        for each, curve, _ in rows
+        for each, curve, _ in every
         if each.advice
     ]
     tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
     title = f"Local critical batch size in {unit}: up to which a branch does not fall behind ({tolerance})"
-    return Table(columns=columns, rows=rows, title=title, lines=lines)
+    return Table(columns=columns, rows=every, title=title, lines=lines)
 
 
 def averages(found: LocalBatchSizes) -> Table:
     """Return a table with one row per optimizer that has several checkpoints."""
-    rows = [(curve, scope) for scope in found.scopes for curve in scope.curves]
+    both = [(curve, scope) for scope in found.scopes for curve in scope.curves]
 
     def beside(curve: LocalCurve, *_: Any) -> str:
         return "; ".join(f"{with_interval(each.value, each.interval)} at {each.target}" for each in curve.sweep) or DASH
@@ -108,9 +109,9 @@ def averages(found: LocalBatchSizes) -> Table:
         quantity("average", "time average"),
         quantity("exponent", "power of examples"),
         quantity("power_average", "f(T)/(c + 1)"),
-        Column("sweep", beside, "B_crit of sweeps" if any(curve.sweep for curve, _ in rows) else "", left=True),
+        Column("sweep", beside, "B_crit of sweeps" if any(curve.sweep for curve, _ in both) else "", left=True),
     )
-    kept = [row for row in rows if len(row[0].checkpoints) > 1]
+    kept = [row for row in both if len(row[0].checkpoints) > 1]
     lines = ["time average: the constant batch size that is nearest to the local one; f(T)/(c + 1): the same from the"
              " start of the run, by a power law of the examples"] if kept else []  # fmt: skip
     return Table(columns=columns, rows=kept, title=f"Along the run, in {_units(found)}", lines=lines)
@@ -118,7 +119,7 @@ def averages(found: LocalBatchSizes) -> Table:
 
 def pairs(found: LocalBatchSizes) -> Table:
     """Return a table with one row per ordered pair of optimizers and loss."""
-    rows = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
+    every = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
     columns = (
         Column("workload"),
         Column("optimizer", heading="first", name=True),
@@ -127,7 +128,7 @@ def pairs(found: LocalBatchSizes) -> Table:
         Column("ratio", "value", "first / second", "interval"),
         Column("probability_larger", "probability", "P(first larger)", text=share),
     )
-    return Table(columns=columns, rows=rows, title="Local critical batch sizes at equal loss")
+    return Table(columns=columns, rows=every, title="Local critical batch sizes at equal loss")
 
 
 def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
@@ -138,12 +139,12 @@ def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
         for curve in scope.curves:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", curve.optimizer).strip("_")
             names[name] = names.get(name, 0) + 1
-            rows = [each for each in curve.checkpoints if each.critical_batch_size.value is not None]
+            there = [each for each in curve.checkpoints if each.critical_batch_size.value is not None]
             columns = (
                 Column("examples"),
                 Column("critical_batch_size", "critical_batch_size.value", interval="critical_batch_size.interval",
                        ends=("low", "high")),
                 Column("batch_size"),
             )  # fmt: skip
-            if rows:
-                yield f"{name}-{names[name]}" if names[name] > 1 else name, Table(columns=columns, rows=rows)
+            if there:
+                yield f"{name}-{names[name]}" if names[name] > 1 else name, Table(columns=columns, rows=there)
