@@ -35,9 +35,6 @@ _NOISY = 10.0
 _RANGE = 300.0
 """Losses above the smallest count as at most so many units higher; those at the best learning rates never are."""
 
-_STEP = 0.05
-"""Spacing in ln B of a curve."""
-
 _ONE_SEED = Line(noise_spread=1.0)
 """The prior if no seeds show the noise: it is then assumed to be about a hundredth of what neighbouring rates lose."""
 
@@ -121,12 +118,6 @@ class Losses:
     seeds: Array
     deviation: float
     freedom: int
-
-    def curve(self) -> tuple[Array, Array]:
-        """Return ln of batch sizes ``[G]``, from the smallest to the largest that is no bound, and draws ``[R, G]``."""
-        logs = np.log(self.sizes[~self.edges])
-        places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
-        return places, self.at(places)
 
     def at(self, places: Array) -> Array:
         """Return draws at ln of some batch sizes ``[G]``, ``[R, G]``: of the curve, or of straight lines without one;

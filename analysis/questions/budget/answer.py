@@ -136,7 +136,6 @@ class AtBudget:
     budget: float
     margin: float
     within: str
-    confidence: float = field(repr=False)
     optimizers: tuple[OptimizerAtBudget, ...]
     pairs: tuple[Pair, ...]
 
@@ -207,7 +206,6 @@ def budget(
                 budget=first.budget,
                 margin=margin,
                 within=asked,
-                confidence=config.confidence,
                 optimizers=tuple(entries),
                 pairs=tuple(each for each in pairs if each.at),
             )

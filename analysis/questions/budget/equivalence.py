@@ -15,6 +15,9 @@ from cbs.trial.store import finite_or_none
 
 MOST_SEEDS = 1000
 
+_STEP = 0.05
+"""Spacing in ln B at which curves are compared with their best."""
+
 _NOISY = 3.0
 """Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise
 themselves, which further seeds would reduce."""
@@ -103,11 +106,12 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
 def _largest(found: Losses, margin: float, confidence: float) -> Quantity:
     """Return the largest batch size within the margin of the best one that was run, which is the same in all draws:
     the least of several noisy losses is too low."""
-    if (~found.edges).sum() < 2:
+    logs = np.log(found.sizes[~found.edges])
+    if len(logs) < 2:
         return UNKNOWN
-    places, curves = found.curve()
-    best = np.log(found.sizes)[~found.edges][[found.values[~found.edges].argmin()]]
-    within = largest_within(places, curves, margin, found.at(best)[:, 0])
+    places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
+    best = logs[[found.values[~found.edges].argmin()]]
+    within = largest_within(places, found.at(places), margin, found.at(best)[:, 0])
     tail = 0.5 - confidence / 2
     low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
     value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))

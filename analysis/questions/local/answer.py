@@ -285,8 +285,8 @@ def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tup
 def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
     """Return the ratio of ``one`` to ``two`` at the loss of every checkpoint of ``one`` that lies between losses of
     checkpoints of ``two``, if all checkpoints that this takes have a value."""
-    placed = sorted((each.loss, place) for place, each in enumerate(two.checkpoints) if each.loss is not None)
-    losses = np.array([loss for loss, _ in placed])
+    placed = sorted((each for each in two.checkpoints if each.loss is not None), key=lambda each: each.loss or 0.0)
+    losses = np.array([each.loss for each in placed])
     found = []
     for each in one.checkpoints:
         mine = _rows([each])
@@ -295,13 +295,11 @@ def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPai
         slack = _ALIKE * abs(each.loss)
         if not losses[0] - slack <= each.loss <= losses[-1] + slack:
             continue
-        after = int(np.clip(np.searchsorted(losses, each.loss), 1, max(len(losses) - 1, 1)))
-        weights = {0: 1.0}
-        if len(losses) > 1:
-            low, high = losses[after - 1], losses[after]
-            share = float(np.clip((each.loss - low) / (high - low), 0, 1)) if high > low else 0.5
-            weights = {at: part for at, part in ((after - 1, 1 - share), (after, share)) if part}
-        rows = _rows([two.checkpoints[placed[at][1]] for at in weights])
+        after = min(max(int(np.searchsorted(losses, each.loss)), 1), len(losses) - 1)
+        low, high = losses[after - 1], losses[after]
+        share = float(np.clip((each.loss - low) / (high - low), 0, 1)) if high > low else 0.5
+        weights = {at: part for at, part in ((after - 1, 1 - share), (after, share)) if part}
+        rows = _rows([placed[at] for at in weights])
         if rows is None or len(rows) != len(mine):
             continue
         with np.errstate(invalid="ignore"):

@@ -81,9 +81,7 @@ def test_seeds_that_are_lucky_everywhere_leave_levels_unknown_and_differences_kn
 def test_the_curve_passes_between_two_sizes_as_well_as_through_them() -> None:
     tables = [(2 + max(0, n - 3) * 0.1 + 0.001 * np.array([-1.0, 1, 0]))[None] for n in range(8)]
     found = answered(tables, np.ones(1))
-    places, curves = found.curve()
-    assert places[[0, -1]] == pytest.approx([0, 7 * math.log(2)])
-    assert curves.shape == (400, len(places))
+    np.testing.assert_allclose(found.at(np.log(found.sizes)), found.drawn)
     between = found.at(np.log([2**3.5]))[:, 0]
     assert between.std() > 2 * found.drawn[:, 3].std()  # where it begins to rise is not known
 
@@ -95,7 +93,7 @@ def test_without_anything_that_shows_noise_there_are_no_draws() -> None:
     assert found.drawn.shape == (0, 3)
     assert found.freedom == 0
     assert math.isfinite(found.values.sum())
-    assert found.curve()[1].shape[0] == 1
+    assert found.at(np.log(found.sizes)) == pytest.approx(found.values[None])
 
 
 def test_conditions_that_no_curve_joins_have_draws_of_their_own() -> None:
