@@ -15,16 +15,8 @@ from analysis.questions.budget.answer import AtBudget, Budgets, OptimizerAtBudge
 
 @presentation.register
 def _(found: Budgets) -> Presentation:
-    tables = {
-        "equivalence": equivalence(found),
-        "losses": losses(found),
-        "other_metrics": other_metrics(found),
-        "doublings": doublings(found),
-        "critical": critical(found),
-        "differences": differences(found),
-        "overtaking": overtaking(found),
-        "learning_rates": learning_rates(found),
-    }
+    makers = (equivalence, losses, other_metrics, doublings, critical, differences, overtaking, learning_rates)
+    tables = {make.__name__: make(found) for make in makers}
     if not tables["other_metrics"].rows:
         del tables["other_metrics"]
     several = any(scope.pairs for scope in found.budgets)

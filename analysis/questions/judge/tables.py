@@ -14,9 +14,14 @@ from analysis.questions.judge.answer import HOUR, Judged, Schedules
 @presentation.register
 def _(schedules: Schedules) -> Presentation:
     table = verdicts(schedules.entries)
+    remarks = [
+        f"{entry.answer.group.optimizer}, {entry.schedule} from {entry.batch_size}: {note}"
+        for entry in schedules.entries
+        for note in entry.notes
+    ]
     interval_note = f"every interval {percent(schedules.config.confidence)} %"
     return Presentation(
-        shown=[table, *_remarks(schedules.entries), interval_note, *schedules.notes],
+        shown=[table, *remarks, interval_note, *schedules.notes],
         tables={"schedules": table},
         latex=("schedules",),
         json="schedules.json",
@@ -67,13 +72,4 @@ def _times(entries: Sequence[Judged]) -> list[Column]:
         quantity(key, heading, f"comparison.{name}", times=1 / per)
         for name, words in (("seconds", "time"), ("seconds_saved", "time saved"))
         for key, heading, per in ((name.replace("seconds", "hours"), "", HOUR), ("", f"{words} ({unit})", length))
-    ]
-
-
-def _remarks(entries: Sequence[Judged]) -> list[str]:
-    """Return the notes of every row, each after the name of its schedule."""
-    return [
-        f"{entry.answer.group.optimizer}, {entry.schedule} from {entry.batch_size}: {note}"
-        for entry in entries
-        for note in entry.notes
     ]

@@ -172,6 +172,10 @@ def _scope(branches: TunedBranches) -> tuple[str, str, str]:
     return group.workload, group.target.metric, str(group.data_hash)
 
 
+def _whose(branches: TunedBranches) -> tuple[str, str]:
+    return branches.branched.group.sweep, branches.branched.group.optimizer
+
+
 def _alike(group: Group, other: Group) -> bool:
     """Whether two groups train the same optimizer on the same workload and data; unknown data match any."""
     known = {group.data_hash, other.data_hash} - {None}
@@ -192,22 +196,19 @@ def _answered(
     members: list[TunedBranches], beside: Sequence[Answer], config: AnalysisConfig,
     within: float, share: float,
 ) -> LocalScope:  # fmt: skip
-    names = [(each.branched.group.sweep, each.branched.group.optimizer) for each in members]
-    runs: list[list[tuple[TunedBranches, FactorCurve | None]]] = []
-    for _, own in itertools.groupby(range(len(members)), key=names.__getitem__):
-        along = sorted((members[place] for place in own), key=lambda each: each.branched.examples)
-        runs.append(list(zip(along, factor_curves(along, config, 101 * len(runs)), strict=True)))
-    deviations = [curve.deviation for run in runs for _, curve in run if curve is not None and curve.freedom]
+    runs = [sorted(own, key=lambda each: each.branched.examples) for _, own in itertools.groupby(members, key=_whose)]
+    drawn = [factor_curves(along, config, 101 * place) for place, along in enumerate(runs)]
+    deviations = [each.deviation for each in itertools.chain(*drawn) if each is not None and each.freedom]
     noise = float(np.median(deviations)) if deviations else None
     tolerance = max(within, share * (noise or 0.0))
-    sweeps = Counter(optimizer for _, optimizer in set(names))
+    sweeps = Counter(optimizer for _, optimizer in set(map(_whose, members)))
     curves: list[LocalCurve] = []
-    for run in runs:
+    for run, of_run in zip(runs, drawn, strict=True):
         checkpoints = tuple(
-            checkpoint(branches, drawn, tolerance, config, 101 * len(curves) + place)
-            for place, (branches, drawn) in enumerate(run)
+            checkpoint(branches, curve, tolerance, config, 101 * len(curves) + place)
+            for place, (branches, curve) in enumerate(zip(run, of_run, strict=True))
         )
-        first = run[0][0].branched
+        first = run[0].branched
         exponent, power = _power_law(checkpoints, config.confidence)
         optimizer = first.group.optimizer
         curves.append(
@@ -221,7 +222,10 @@ def _answered(
                 power_average=power,
                 sweep=tuple(
                     SweepCritical(
-                        each.critical.value, each.interval, target=str(each.target), definition=each.critical.definition
+                        each.critical.value,
+                        each.interval,
+                        target=str(each.target),
+                        definition=each.critical.definition,
                     )
                     for each in beside
                     if _alike(first.group, each.group)

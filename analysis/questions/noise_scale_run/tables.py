@@ -58,12 +58,6 @@ def _(measured_run: MeasuredRun) -> Presentation:
     )
 
 
-def matched(run: dict[str, Any]) -> str:
-    """Return the geometry that matches the optimizer, corrected for the batch size if there is such a version."""
-    corrected = f"{run['matched']}{CORRECTED}"
-    return corrected if corrected in run["phases"][0]["noise_scales"] else str(run["matched"])
-
-
 def _interval(*row: Any) -> tuple[float | None, float | None]:
     return row[-1]["low"], row[-1]["high"]
 
@@ -74,10 +68,13 @@ def scales(run: dict[str, Any]) -> Table:
     ``examples`` is at the middle of the phase.
     """
     rows = []
+    # the geometry that matches the optimizer, corrected for the batch size if there is such a version
+    corrected = f"{run['matched']}{CORRECTED}"
+    matched = corrected if corrected in run["phases"][0]["noise_scales"] else run["matched"]
     for place, phase in enumerate(run["phases"]):
         first, last = phase["first_examples"], phase["last_examples"]
         for geometry, entry in phase["noise_scales"].items():
-            own = geometry == matched(run)
+            own = geometry == matched
             about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * own)
             more = {
                 "phase": place + 1,
