@@ -54,3 +54,13 @@ def test_an_interval_holds_so_much_of_the_draws() -> None:
 def test_an_estimated_deviation_widens_as_students_t_does() -> None:
     assert widening(5.0, 0.95) == pytest.approx(t.ppf(0.975, 5) / norm.ppf(0.975))
     assert widening(1e9, 0.8) == pytest.approx(1.0)
+
+
+def test_a_falling_function_turns_the_ends_round_and_an_end_may_be_opened() -> None:
+    found = Quantity(2.0, (1.0, None))
+    assert found.mapped(lambda value: -value, falling=True) == Quantity(-2.0, (None, -1.0))
+    assert found.mapped(lambda value: value + 1) == Quantity(3.0, (2.0, None))
+    whole = Quantity(2.0, (1.0, 3.0))
+    assert [whole.opened(*beyond).interval for beyond in ((0,), (1,), (-1.0,), (1, -1))] == [
+        (1.0, 3.0), (None, 3.0), (1.0, None), (None, None),
+    ]  # fmt: skip

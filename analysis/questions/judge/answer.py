@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, Quantity
+from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
@@ -82,14 +82,13 @@ class Judged:
     course: pd.DataFrame | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
+        gain = self.comparison or ScheduleGain(steps=UNKNOWN, examples=UNKNOWN)
         content: dict[str, Any] = {}
         for name in ("steps", "examples", "gamma", "steps_saved", "examples_saved"):
-            content |= getattr(self.comparison, name, Quantity()).named(name)
+            content |= getattr(gain, name).named(name)
         for name in ("", "_saved"):
-            seconds = getattr(self.comparison, f"seconds{name}", Quantity())
-            content |= seconds.times(1 / HOUR).named(f"hours{name}")
-        for name in ("equal_examples", "equal_steps", "beats"):
-            content[name] = getattr(self.comparison, name, None)
+            content |= getattr(gain, f"seconds{name}").times(1 / HOUR).named(f"hours{name}")
+        content |= {name: getattr(gain, name) for name in ("equal_examples", "equal_steps", "beats")}
         return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self) | content
 
 
@@ -197,21 +196,9 @@ def _judged(
     where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
     against = [*_against(answer, comparison, edge, reached, seeds)]
     against += [f"the target was reached before the batch size changed{where}"] if unchanged else []
-    timed, size = times is not None, comparison.equal_examples
-    remarks = {
-        "no constant batch size near the measured ones takes as many examples": size is None,
-        "no constant batch size near the measured ones takes as many steps": comparison.equal_steps is None,
-        "a batch size of the schedule has no step time, so there are no hours": timed
-        and comparison.seconds.value is None,
-        f"no step time at batch size {size or 0:.3g}, so no hours saved": timed
-        and comparison.seconds.value is not None
-        and comparison.seconds_saved.value is None
-        and size is not None,
-        "the curve of constant batch sizes is not a hyperbola, so gamma is meaningless": not hyperbola,
-    }
+    remarks = _remarks(comparison, times is not None, hyperbola)
     verdict = ScheduleStanding.UNKNOWN if against else _standing(comparison.steps_saved)
-    notes = (*against, *(remark for remark, applies in remarks.items() if applies))
-    return Judged(**about, comparison=comparison, verdict=verdict, notes=notes)
+    return Judged(**about, comparison=comparison, verdict=verdict, notes=(*against, *remarks))
 
 
 def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | None:
@@ -262,6 +249,20 @@ def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds
                 f"the constant batch size with as many {words}, {size:.3g}, is not among those measured "
                 f"({low:g} to {high:g})"
             )
+
+
+def _remarks(gain: ScheduleGain, timed: bool, hyperbola: bool) -> Iterator[str]:
+    """Yield what is unknown beside a verdict."""
+    if gain.equal_examples is None:
+        yield "no constant batch size near the measured ones takes as many examples"
+    if gain.equal_steps is None:
+        yield "no constant batch size near the measured ones takes as many steps"
+    if timed and gain.seconds.value is None:
+        yield "a batch size of the schedule has no step time, so there are no hours"
+    elif timed and gain.seconds_saved.value is None and gain.equal_examples is not None:
+        yield f"no step time at batch size {gain.equal_examples:.3g}, so no hours saved"
+    if not hyperbola:
+        yield "the curve of constant batch sizes is not a hyperbola, so gamma is meaningless"
 
 
 def _standing(saved: Quantity) -> ScheduleStanding:
