@@ -28,7 +28,7 @@ from scipy import stats
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
-from analysis.estimate.noise import PLAIN, pooled_ratio
+from analysis.estimate.noise import PLAIN, NoiseScale, pooled_ratio
 from analysis.plain import plain
 from analysis.read.groups import Group
 from analysis.read.results import load
@@ -132,16 +132,14 @@ def _point(
 ) -> TemperaturePoint:
     windows = list(_windows(part))
     shrunk = _shrinkage(windows)
-    settled = 1 / DRIFT < shrunk < DRIFT
-    note, found = "no run spent its budget with moments of the gradient", UNKNOWN
+    scale = NoiseScale(note="no run spent its budget with moments of the gradient")
     if windows:
         scale = pooled_ratio(windows, confidence=config.confidence)
-        note, found = scale.note, Quantity(scale.value, scale.interval)
     point = TemperaturePoint(
-        value=found.value, interval=found.interval, **group.whose, lr=lr, batch_size=size, seeds=len(windows),
-        note=note, settled=settled,
+        value=scale.value, interval=scale.interval, **group.whose, lr=lr, batch_size=size, seeds=len(windows),
+        note=scale.note, settled=1 / DRIFT < shrunk < DRIFT,
     )  # fmt: skip
-    if not settled:
+    if not point.settled:
         notes.append(
             f"{point.where}: the squared gradient changes by a factor of {shrunk:.2g} within the second half, so the "
             "run has not settled at its temperature: run it longer"
@@ -175,48 +173,38 @@ def _windows(part: pd.DataFrame) -> Iterator[Array]:
 
 def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
     """Fit the plane to points of one sweep, workload and optimizer, all with a value."""
-    y = np.log([point.value for point in points if point.value is not None])
+    first, y = points[0], np.log([point.value for point in points if point.value is not None])
     columns = {"lr": np.log([point.lr for point in points]), "batch_size": np.log([p.batch_size for p in points])}
-    vary = [name for name, values in columns.items() if np.ptp(values) > 1e-9]
-    fit = _least_squares(np.column_stack([columns[name] for name in vary]), y, confidence) if vary else []
-    powers = dict(zip(vary, fit, strict=True))
+    vary = {name: values for name, values in columns.items() if np.ptp(values) > 1e-9}
+    slopes, residual_rms = _least_squares([*vary.values()], y, confidence)
+    powers = dict.fromkeys(columns, UNKNOWN) | dict(zip(vary, slopes, strict=True))
     ratio = columns["lr"] - columns["batch_size"]
-    alone = _least_squares(ratio[:, None], y, confidence)[0] if np.ptp(ratio) > 1e-9 else UNKNOWN
-    remark = ""
-    if len(vary) < 2:
-        missing = [name for name in columns if name not in vary]
-        remark = f"{' and '.join(missing).replace('_', ' ')} did not vary"
+    missing = " and ".join(name.replace("_", " ") for name in columns if name not in vary)
     return TemperatureLaw(
-        sweep=points[0].sweep,
-        workload=points[0].workload,
-        optimizer=points[0].optimizer,
-        lr=powers.get("lr", UNKNOWN),
-        batch_size=powers.get("batch_size", UNKNOWN),
-        temperature=alone,
-        residual_rms=_residual([columns[name] for name in vary], y),
+        sweep=first.sweep,
+        workload=first.workload,
+        optimizer=first.optimizer,
+        **powers,
+        temperature=_least_squares([ratio], y, confidence)[0][0] if np.ptp(ratio) > 1e-9 else UNKNOWN,
+        residual_rms=residual_rms,
         points=len(points),
-        remark=remark,
+        remark=f"{missing} did not vary" if missing else "",
         unsettled=sum(not point.settled for point in points),
     )
 
 
-def _least_squares(x: Array, y: Array, confidence: float) -> list[Quantity]:
-    """Return the slopes of y on the columns of x and a constant, with Student's t; without intervals if no residual is
-    left."""
-    design = np.column_stack([x, np.ones(len(y))])
-    if np.linalg.matrix_rank(design) < design.shape[1]:
-        return [UNKNOWN] * x.shape[1]
-    slopes, _, _, _ = np.linalg.lstsq(design, y, rcond=None)
-    freedom = len(y) - design.shape[1]
-    if freedom < 1:
-        return [Quantity(float(slope)) for slope in slopes[:-1]]
+def _least_squares(columns: Sequence[Array], y: Array, confidence: float) -> tuple[list[Quantity], float]:
+    """Return the slopes of y on the columns and a constant, with Student's t, and the root mean square residual;
+    slopes have no intervals if no residual is left."""
+    design = np.column_stack([*columns, np.ones(len(y))])
+    slopes, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
     residual = y - design @ slopes
+    rms, freedom = math.sqrt(float(np.mean(residual**2))), len(y) - design.shape[1]
+    if rank < design.shape[1]:
+        return [UNKNOWN] * len(columns), rms
+    if freedom < 1:
+        return [Quantity(float(slope)) for slope in slopes[:-1]], rms
     errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * (residual @ residual) / freedom)
     half = errors * float(stats.t.ppf(0.5 + confidence / 2, freedom))
-    return [Quantity(float(s), (float(s - h), float(s + h))) for s, h in zip(slopes[:-1], half[:-1], strict=True)]
-
-
-def _residual(columns: list[Array], y: Array) -> float:
-    design = np.column_stack([*columns, np.ones(len(y))])
-    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    return math.sqrt(float(np.mean(residual**2)))
+    ends = zip((slopes - half).tolist(), (slopes + half).tolist(), strict=True)
+    return [Quantity(float(slope), pair) for slope, pair in zip(slopes[:-1], ends, strict=False)], rms

@@ -7,21 +7,20 @@ measured sweep, but ``S_min`` and the batch size of least steps times examples a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import OPEN, UNKNOWN, Quantity
+from analysis.arrays import OPEN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
 from analysis.extensions.theory.noisy_quadratic import (
     OPTIMIZERS,
-    CurveSummary,
     NoisyQuadratic,
     Row,
     critical,
@@ -99,42 +98,27 @@ def quadratic(
         raise ConfigError(
             f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"
         )
-    rows = []
-    for optimizer in dict.fromkeys(optimizers):
+
+    def rows_of(optimizer: str, power: float) -> Iterable[Row]:
         own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
-        for power, given in itertools.product(dict.fromkeys(powers), dict.fromkeys(own)):
-            try:
-                for row in curve(model, optimizer, target, batch_sizes, momentum=given, power=power):
-                    rows.append(row)
-                    progress(row)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
-    reached = [row for row in rows if row.steps]
-    bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
-    curves = [(label(row), row.batch_size, row.steps, target) for row in reached]
-    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
-    fit = None
-    if reached:
-        fitted = fit_exactly(table, config)
-        row_of = {label(row): row for row in reached}
+        for given in dict.fromkeys(own):
+            for row in curve(model, optimizer, target, batch_sizes, momentum=given, power=power):
+                progress(row)
+                yield row
 
-        def known(answer: Answer) -> Answer:
-            row = row_of[answer.group.optimizer]
-            given = row.momentum if row.ema is None else row.ema
-            near = min(answer.points, key=lambda point: point.batch_size * (point.steps_to_target or np.inf) ** 2)
-            exact = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
-            return _known(answer, exact)
-
-        fit = replace(fitted, answers=tuple(map(known, fitted.answers)))
+    answer = _without_fit(rows_of, optimizers, powers, model, target, batch_sizes)
+    if not np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0):
+        answer = replace(answer, lower_bound={})
     shaped = [best_pieces(model, target, size, pieces=pieces) for size in batch_sizes] if pieces else []
-    return QuadraticAnswer(
-        rows=tuple(rows),
-        schedules=tuple(each for each in shaped if each is not None),
-        fit=fit,
-        target=target,
-        initial_loss=model.initial_loss,
-        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
-    )
+    schedules = tuple(each for each in shaped if each is not None)
+    row_of = {label(row): row for row in answer.rows if row.steps}
+    if not row_of:
+        return replace(answer, schedules=schedules)
+    curves = [(label(row), row.batch_size, row.steps, target) for row in answer.rows if row.steps]
+    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
+    fit = fit_table(table, config, unit="samples")
+    exact = tuple(_exact(each, row_of[each.group.optimizer], model, target) for each in fit.answers)
+    return replace(answer, schedules=schedules, fit=replace(fit, answers=exact))
 
 
 def as_notebook(
@@ -154,54 +138,50 @@ def as_notebook(
     model = NoisyQuadratic.binned(dimension)
     if target >= model.initial_loss:
         raise ConfigError(f"the loss starts at {model.initial_loss:.3g}: lower the target of {target:g}")
-    rows: list[Row] = []
-    for optimizer, power in itertools.product(dict.fromkeys(optimizers), dict.fromkeys(powers)):
-        try:
-            rows += notebook_curve(optimizer, target, batch_sizes, dimension=dimension, power=power)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    return QuadraticAnswer(
-        rows=tuple(rows),
-        fit=None,
-        target=target,
-        initial_loss=model.initial_loss,
-        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes},
-    )
+
+    def rows_of(optimizer: str, power: float) -> Iterable[Row]:
+        return notebook_curve(optimizer, target, batch_sizes, dimension=dimension, power=power)
+
+    return _without_fit(rows_of, optimizers, powers, model, target, batch_sizes)
 
 
-def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
-    """Fit a table of steps without noise, and drop values beyond its batch sizes.
+def _without_fit(
+    rows_of: Callable[[str, float], Iterable[Row]],
+    optimizers: Sequence[str],
+    powers: Sequence[float],
+    model: NoisyQuadratic,
+    target: float,
+    batch_sizes: Sequence[int],
+) -> QuadraticAnswer:
+    """Return the rows of every optimizer and power, with the lower bound that holds where noise equals curvature."""
+    try:
+        every = [rows_of(*pair) for pair in itertools.product(dict.fromkeys(optimizers), dict.fromkeys(powers))]
+        rows = tuple(itertools.chain.from_iterable(every))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    bounds = {float(size): model.lower_bound(size, target) for size in batch_sizes}
+    return QuadraticAnswer(rows=rows, fit=None, target=target, initial_loss=model.initial_loss, lower_bound=bounds)
+
+
+def _exact(answer: Answer, row: Row, model: NoisyQuadratic, target: float) -> Answer:
+    """Return the answer with the exact ``S_min`` and ``B_crit`` of a row's curve, and without values beyond the batch
+    sizes of the table.
 
     No interval would be open there, and a value would come from the form of the curve alone: steps that halve with
     every doubling may stop doing so at the next one.
     """
-    fit = fit_table(table, config, unit="samples")
-    return replace(fit, answers=tuple(map(_within, fit.answers)))
-
-
-def _within(answer: Answer) -> Answer:
-    if answer.draws is None:
-        return answer
-    first, last = answer.draws.batch_sizes[[0, -1]]
-
-    def measured(value: float | None) -> bool:
-        return value is not None and first <= value <= last
-
-    definitions = {
-        name: definition if measured(definition.value) else replace(definition, value=None, interval=OPEN)
-        for name, definition in answer.definitions.items()
-    }
-    if not measured(answer.definitions["pareto"].value):
-        answer = replace(answer, min_steps=UNKNOWN, hyperbola=None)
-    return replace(answer, definitions=definitions)
-
-
-def _known(answer: Answer, exact: CurveSummary | None) -> Answer:
-    """Return the answer with exact values in place of those from the drawn curve."""
-    size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
-    known = replace(answer.definitions[HEADLINE], value=size, interval=OPEN, remark="")
-    definitions = answer.definitions | {HEADLINE: known}
-    return replace(answer, definitions=definitions, min_steps=Quantity(least))
+    given = row.momentum if row.ema is None else row.ema
+    near = min(answer.points, key=lambda point: point.batch_size * (point.steps_to_target or np.inf) ** 2)
+    least, size = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
+    definitions = dict(answer.definitions)
+    if answer.draws is not None:
+        first, last = answer.draws.batch_sizes[[0, -1]]
+        for name, each in definitions.items():
+            if each.value is None or not first <= each.value <= last:
+                definitions[name] = replace(each, value=None, interval=OPEN)
+    hyperbola = answer.hyperbola if definitions["pareto"].value is not None else None
+    definitions[HEADLINE] = replace(definitions[HEADLINE], value=size, interval=OPEN, remark="")
+    return replace(answer, definitions=definitions, hyperbola=hyperbola, min_steps=Quantity(least))
 
 
 def label(row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from analysis.extensions.theory.noisy_quadratic.curves import (
     OPTIMIZERS,
-    CurveSummary,
     Row,
     critical,
     curve,
@@ -16,7 +15,6 @@ __all__ = [
     "METHODS",
     "OPTIMIZERS",
     "Best",
-    "CurveSummary",
     "Modes",
     "NoisyQuadratic",
     "Row",

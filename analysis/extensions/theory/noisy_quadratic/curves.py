@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,21 +81,11 @@ def curve(
         raise ValueError(f"no optimizer {optimizer!r} on the quadratic: there are {', '.join(OPTIMIZERS)}")
     if not target > 0.0:
         raise ValueError(f"the target must be above 0, got {target}")
-    plain, averages = (OPTIMIZERS[optimizer] == method for method in ("sgd", "averaged"))
     for batch_size in batch_sizes:
         if not 0.0 < batch_size < math.inf:
             raise ValueError(f"batch sizes must be finite and above 0, got {batch_size}")
         best = _best(model, optimizer, target, batch_size, momentum, power)
-        yield Row(
-            optimizer=optimizer,
-            momentum=None if plain or averages else momentum,
-            ema=momentum if averages else None,
-            power=power,
-            batch_size=batch_size,
-            steps=None if best is None else math.ceil(best.steps),
-            best_lr=None if best is None else best.lr,
-            best_momentum=None if best is None or plain else best.momentum,
-        )
+        yield _row(optimizer, power, batch_size, best and replace(best, steps=math.ceil(best.steps)), momentum)
 
 
 def notebook_curve(
@@ -105,41 +95,30 @@ def notebook_curve(
 
     The notebook returns the last step that misses the target; here it is the first that reaches it.
 
-    Args:
-        optimizer: sgd, momentum or ema.
-        target: expected loss to reach.
-        batch_sizes: examples per step.
-        dimension: number of parameters.
-        power: exponent of the preconditioner.
-
     Raises:
         ValueError: if the notebook has no such optimizer.
     """
     if optimizer not in ("sgd", "momentum", "ema"):
         raise ValueError(f"the notebook has no optimizer {optimizer!r}: it has sgd, momentum and ema")
-    plain = optimizer == "sgd"
-    bests = best_settings(
-        NoisyQuadratic.binned(dimension),
-        OPTIMIZERS[optimizer],
-        target,
-        batch_sizes,
-        *((SGD_LRS, (0.0,)) if plain else (LRS, MOMENTA)),
+    grids = (SGD_LRS, (0.0,)) if optimizer == "sgd" else (LRS, MOMENTA)
+    model, method = NoisyQuadratic.binned(dimension), OPTIMIZERS[optimizer]
+    bests = best_settings(model, method, target, batch_sizes, *grids, power=power, cushion=CUSHION)
+    return [_row(optimizer, power, size, best) for size, best in zip(batch_sizes, bests, strict=True)]
+
+
+def _row(optimizer: str, power: float, batch_size: float, best: Best | None, given: float | None = None) -> Row:
+    """Return the row of the ``best`` settings, where ``given`` is the momentum or decay if it was not tuned."""
+    method = OPTIMIZERS[optimizer]
+    return Row(
+        optimizer=optimizer,
+        momentum=given if method in ("heavy_ball", "nesterov") else None,
+        ema=given if method == "averaged" else None,
         power=power,
-        cushion=CUSHION,
+        batch_size=batch_size,
+        steps=best.steps if best else None,
+        best_lr=best.lr if best else None,
+        best_momentum=best.momentum if best and method != "sgd" else None,
     )
-    return [
-        Row(
-            optimizer=optimizer,
-            momentum=None,
-            ema=None,
-            power=power,
-            batch_size=batch_size,
-            steps=None if best is None else best.steps,
-            best_lr=None if best is None else best.lr,
-            best_momentum=None if best is None or plain else best.momentum,
-        )
-        for batch_size, best in zip(batch_sizes, bests, strict=True)
-    ]
 
 
 def _best(
@@ -156,19 +135,6 @@ def _best(
     return best
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurveSummary:
-    """Quantities of a curve that are known without fitting a form.
-
-    Attributes:
-        min_steps: steps to the target without noise, the limit of large batch sizes.
-        batch_size: batch size at which steps times examples are least; ``None`` if there is no noise.
-    """
-
-    min_steps: float
-    batch_size: float | None
-
-
 def critical(
     model: NoisyQuadratic,
     optimizer: str,
@@ -177,21 +143,21 @@ def critical(
     momentum: float | None = None,
     power: float = 0.0,
     near: float = 1.0,
-) -> CurveSummary | None:
-    """Return ``S_min`` and the batch size of least steps times examples, to some thousandths; arguments as for
-    :func:`curve`.
+) -> tuple[float | None, float | None]:
+    """Return what is known of a :func:`curve` without fitting a form, the batch size to some thousandths.
 
     Args:
-        near: batch size around which the search starts.
+        near: batch size around which the search for the batch size starts; the others as for :func:`curve`.
 
     Returns:
-        The summary; ``None`` if the target is not reached even without noise.
+        ``S_min``, the steps without noise and limit of large batch sizes, ``None`` if the target is not reached even
+        so; and the batch size of least steps times examples, ``None`` also if there is no noise.
     """
     least = _best(model, optimizer, target, math.inf, momentum, power)
     if least is None or least.steps <= 0:
-        return None
+        return None, None
     if model.noise_trace == 0.0:
-        return CurveSummary(min_steps=least.steps, batch_size=None)
+        return least.steps, None
 
     @functools.cache
     def product(place: float) -> float:
@@ -210,4 +176,4 @@ def critical(
         else:
             # the vertex of the parabola through the three
             place += stride * (below - above) / (2 * (below - 2 * here + above))
-            return CurveSummary(min_steps=least.steps, batch_size=near * math.exp(place))
+            return least.steps, near * math.exp(place)

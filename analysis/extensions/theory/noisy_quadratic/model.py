@@ -82,11 +82,6 @@ class NoisyQuadratic:
         return float(0.5 * (self.count * self.curvature * self.start).sum())
 
     @property
-    def grad_sq_norm(self) -> float:
-        """Expected squared norm of the true gradient before the first step."""
-        return float((self.count * self.curvature**2 * self.start).sum())
-
-    @property
     def noise_trace(self) -> float:
         """Trace of the covariance of a single example's gradient, the same at every point."""
         return float((self.count * self.noise).sum())

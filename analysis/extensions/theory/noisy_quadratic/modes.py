@@ -88,30 +88,10 @@ class Modes:
         """Return the expected loss after infinitely many steps; infinity if the method is unstable."""
         return np.where(self.stable, self.rest / batch_size, np.inf)
 
-    def steps_to_target(self, target: float, batch_size: float, limit: int = 1_000_000) -> float:
-        """Return the first step at or below ``target``, infinity if there is none up to ``limit``; for one setting.
-
-        Every step is evaluated, so a loss may oscillate or rise again.
-        """
-        horizon = 1023
-        while True:
-            below = self.losses(min(horizon, limit), batch_size) <= target
-            if below.any():
-                return float(below.argmax())
-            if horizon >= limit:
-                return np.inf
-            horizon = 8 * horizon + 7
-
     def at(self, chosen: np.ndarray) -> Modes:
         """Return the settings that ``chosen`` indexes, from a row of settings."""
-        return Modes(
-            roots=self.roots[chosen],
-            start=self.start[chosen],
-            noise=self.noise[chosen],
-            rest=self.rest[chosen],
-            stable=self.stable[chosen],
-            initial=self.initial,
-        )
+        parts = {name: getattr(self, name)[chosen] for name in ("roots", "start", "noise", "rest", "stable")}
+        return Modes(**parts, initial=self.initial)
 
     @functools.cached_property
     def _logs(self) -> np.ndarray:

@@ -2,8 +2,8 @@ r"""The learning rate of SGD that reaches a target in the fewest steps, constant
 
 Zhang et al. (2019, arXiv:1907.04164), section 3: the log rates of all pieces are optimized together, with a gradient in
 closed form, and the length of a piece by bisection. On a piece of k steps at rate :math:`\alpha`, with :math:`x =
-\alpha h^{1-p}`, the second moment of a coordinate goes from s to :math:`s_\infty + (1-x)^{2k} (s - s_\infty)`, where
-:math:`s_\infty = \alpha h^{-p} c / (B h (2 - x))`.
+\alpha h`, the second moment of a coordinate goes from s to :math:`s_\infty + (1-x)^{2k} (s - s_\infty)`, where
+:math:`s_\infty = \alpha c / (B h (2 - x))`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,13 @@ class RateSchedule:
     constant_steps: float
 
 
-def loss_and_slope(
-    model: NoisyQuadratic, log_lrs: Array, length: int, batch_size: float, power: float = 0.0
-) -> tuple[float, Array]:
+def loss_and_slope(model: NoisyQuadratic, log_lrs: Array, length: int, batch_size: float) -> tuple[float, Array]:
     """Return the expected loss after pieces of ``length`` steps each, and its gradient by the log rates."""
-    scale = model.preconditioner(power)
     weight = 0.5 * model.count * model.curvature
-    x = np.exp(log_lrs)[:, None] * scale * model.curvature
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kick = np.where(model.curvature > 0, scale * model.noise / (batch_size * model.curvature), 0.0)
     lrs = np.exp(log_lrs)[:, None]
+    x = lrs * model.curvature
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kick = np.where(model.curvature > 0, model.noise / (batch_size * model.curvature), 0.0)
     rest = lrs * kick / (2 - x)
     kept = (1 - x) ** (2 * length)
     moments = [model.start]
@@ -62,30 +59,22 @@ def loss_and_slope(
     return float(weight @ moments[-1]), np.asarray((turns * after) @ weight)
 
 
-def best_pieces(
-    model: NoisyQuadratic, target: float, batch_size: float, *, pieces: int = 50, power: float = 0.0
-) -> RateSchedule | None:
-    """Return the best rates; ``None`` if no constant rate reaches the target, or it takes fewer steps than pieces.
-
-    Args:
-        model: the noisy quadratic.
-        target: expected loss to reach.
-        batch_size: examples per step.
-        pieces: number of pieces.
-        power: exponent of the preconditioner.
-    """
-    constant = tuned(model, "sgd", target, batch_size, power=power)
+def best_pieces(model: NoisyQuadratic, target: float, batch_size: float, *, pieces: int = 50) -> RateSchedule | None:
+    """Return the best rates to an expected loss of ``target``; ``None`` if no constant rate reaches it, or one does so
+    in fewer steps than pieces."""
+    constant = tuned(model, "sgd", target, batch_size)
     if constant is None or constant.steps <= pieces:
         return None
-    largest = model.largest_lr(power)
+    largest = model.largest_lr()
     bounds = [(np.log(_LOWEST * largest), np.log(largest * (1 - 1e-4)))] * pieces
     start = np.full(pieces, np.log(min(constant.lr, largest * (1 - 1e-3))))
 
     def best(length: int, first: Array) -> tuple[float, Array]:
-        found = minimize(
-            lambda logs: _logged(*loss_and_slope(model, logs, length, batch_size, power)),
-            first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 200},
-        )  # fmt: skip
+        def logged(logs: Array) -> tuple[float, Array]:
+            loss, slope = loss_and_slope(model, logs, length, batch_size)
+            return float(np.log(loss)), slope / loss
+
+        found = minimize(logged, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 200})
         return float(np.exp(found.fun)), found.x
 
     low, high = 0, -(-int(np.ceil(constant.steps)) // pieces)
@@ -96,7 +85,3 @@ def best_pieces(
         low, high, logs = (low, middle, there) if loss <= target else (middle, high, logs)
     _, logs = best(high, logs)
     return RateSchedule(batch_size, high * pieces, tuple(np.exp(logs).tolist()), constant.lr, constant.steps)
-
-
-def _logged(loss: float, slope: Array) -> tuple[float, Array]:
-    return float(np.log(loss)), slope / loss

@@ -20,7 +20,6 @@ from analysis.extensions.theory.noisy_quadratic.modes import Modes, modes_of
 LIMIT = 2**27
 """Number of steps after which a search gives up."""
 
-
 STRIDE = 8
 """Factor between the step counts of the search upwards: three squarings."""
 
@@ -148,19 +147,8 @@ def tuned(
     trials.
 
     A grid up to the edge of stability finds the region; section search finds the optimum to a thousandth of the
-    learning rate, or to a tenth of its distance from the edge.
-
-    Args:
-        model: the noisy quadratic.
-        method: one of :data:`~analysis.extensions.theory.noisy_quadratic.modes.METHODS`.
-        target: expected loss to reach.
-        batch_size: examples per step.
-        momentum: momentum or averaging decay.
-        power: exponent of the preconditioner.
-        limit: number of steps after which the search gives up.
-
-    Returns:
-        The best settings; ``None`` if no learning rate reaches the target within ``limit`` steps.
+    learning rate, or to a tenth of its distance from the edge. Arguments as for :func:`best_settings`; ``None`` if no
+    learning rate reaches the target within ``limit`` steps.
     """
     plain = method in ("sgd", "averaged")
     largest = model.largest_lr(power, 0.0 if plain else momentum, nesterov=method == "nesterov")
