@@ -159,7 +159,7 @@ def _without_fit(
         rows = tuple(itertools.chain.from_iterable(every))
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    bounds = {float(size): model.lower_bound(size, target) for size in batch_sizes}
+    bounds: dict[float, float] = {size: model.lower_bound(size, target) for size in batch_sizes}
     return QuadraticAnswer(rows=rows, fit=None, target=target, initial_loss=model.initial_loss, lower_bound=bounds)
 
 

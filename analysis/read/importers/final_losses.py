@@ -6,17 +6,12 @@ metric; optionally ``optimizer``, ``seed`` and other facts. A run that diverged 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from analysis.read import cells
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer
-from analysis.read.importers.settings import AXES, CONFIG, FACTS, Settings, fact
-from analysis.read.table import Sheet, header_of, read_table, table_paths
-
-_NEEDED = ("batch_size", "lr")
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.settings import AXES, Settings
+from analysis.read.table import header_of, read_table, table_paths
 
 
 @IMPORTERS.register("final_losses")
@@ -29,7 +24,7 @@ class FinalLosses(Importer):
         """Claim tables with a batch size and a learning rate in every row and no column that names a run."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
         titles = [header_of(path) for path in paths]
-        if not paths or any("run" in each or not {*_NEEDED} <= {*each} for each in titles):
+        if not paths or any("run" in each or not {"batch_size", "lr"} <= {*each} for each in titles):
             return None
         return Claim.of(paths, "tables with batch_size, lr and no run: one row per run", COLUMNS)
 
@@ -41,32 +36,6 @@ class FinalLosses(Importer):
             if unit == "tokens" and title in AXES:
                 unit = title
             table.need(title, "how long a run was; rename with --column tokens=THEIRS, examples=THEIRS or step=THEIRS")
-            table.need(settings.measured, "see --metric")
-            renamed = {name: settings.columns.get(name, name) for name in FACTS}
-            there = {name: title for name, title in renamed.items() if title in table.columns}
-            for name in set(settings.columns) & set(FACTS):
-                if name not in there and not renamed[name].startswith(CONFIG):
-                    table.need(renamed[name], f"see --column {name}=THEIRS")
             for row, place in enumerate(table.places):
-                yield _run(table, row, settings, unit, title, there, f"{path.name}, {place}", path)
-
-
-def _run(
-    table: Sheet, row: int, settings: Settings, unit: str, axis: str, there: dict[str, str], name: str, path: Path
-) -> ImportedRun:
-    facts: dict[str, Any] = {
-        each: table.cell(row, title, functools.partial(fact, each))
-        for each, title in there.items()
-        if not cells.empty(table.columns[title][row])
-    }
-    rest = [title for title in table.columns if title not in ("", axis, *there.values())]
-    return ImportedRun(
-        name=name,
-        place=table.name,
-        axis=table.numbers(axis, [row], minimum=0.0, where_empty="it is empty; write how long the run was"),
-        values=table.numbers(settings.measured, [row]),
-        unit=unit,
-        facts=facts,
-        metrics=rest,
-        files=(path,),
-    )
+                name = f"{path.name}, {place}"
+                yield run_of(table.rows([row]), settings, (unit, title), name=name, named=True, files=(path,))
