@@ -54,20 +54,13 @@ def are_branches(every: pd.DataFrame) -> np.ndarray:
     its batch size or learning rate."""
     parents = [config.get("parent") or {} for config in every["config"]]
     places = [(str(root), p.get("source"), p.get("examples")) for root, p in zip(every["root"], parents, strict=True)]
-    branched = {
-        place
-        for place, parent in zip(places, parents, strict=True)
-        if parent and (_factor(parent), _rate(parent)) != (1, 1)
-    }
+    branched = {place for place, parent in zip(places, parents, strict=True) if _factors(parent) != (1, 1)}
     return np.array([place in branched for place in places])
 
 
-def _factor(parent: dict[str, Any]) -> float:
-    return float(parent.get("batch_factor", 1.0))
-
-
-def _rate(parent: dict[str, Any]) -> float:
-    return float(parent.get("lr_factor", 1.0))
+def _factors(parent: dict[str, Any]) -> tuple[float, float]:
+    """Return the multiples of batch size and learning rate; 1 for what is no branch."""
+    return float(parent.get("batch_factor", 1.0)), float(parent.get("lr_factor", 1.0))
 
 
 def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
@@ -81,16 +74,14 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     if rows.empty:
         raise ResultsError("no branches: no trial starts from a checkpoint with a multiple of its batch size")
     parents = list(rows["config"].map(lambda config: config["parent"]))
-    sources = _runs(rows, parents)
-    alike = [
-        {key: part for key, part in config.items() if key != "parent"}
-        | {"parent": {key: parent[key] for key in _OWN} | {"source": source}}
-        for config, parent, source in zip(rows["config"], parents, sources, strict=True)
-    ]
+    factors, lr_factors = zip(*map(_factors, parents), strict=True)
     rows = rows.assign(
-        config=alike,
-        factor=[_factor(parent) for parent in parents],
-        lr_factor=[_rate(parent) for parent in parents],
+        config=[
+            config | {"parent": {key: parent[key] for key in _OWN} | {"source": run}}
+            for config, parent, run in zip(rows["config"], parents, _runs(rows, parents), strict=True)
+        ],
+        factor=factors,
+        lr_factor=lr_factors,
         born=[int(parent["examples"]) for parent in parents],
         source=[str(parent["source"]) for parent in parents],
         digest=[str(parent["digest"]) for parent in parents],
@@ -119,20 +110,12 @@ def _runs(rows: pd.DataFrame, parents: Sequence[dict[str, Any]]) -> list[str]:
     It is the fingerprint of the trunk, or the folder of the checkpoint if no two checkpoints of one optimizer in it
     have seen the same number of examples; otherwise the checkpoint itself.
     """
-    sources = [str(parent["source"]) for parent in parents]
-    folders = [None if Parent(**parent).trunk else str(Path(parent["source"]).parent) for parent in parents]
-    own = [
-        (str(root), choice, folder)
-        for root, choice, folder in zip(rows["root"], map(str, rows["choice"]), folders, strict=True)
-    ]
-    found: dict[Any, set[str]] = {}
-    for key, parent, source in zip(own, parents, sources, strict=True):
-        found.setdefault((key, parent["examples"]), set()).add(source)
-    unlike = {key for (key, _), several in found.items() if len(several) > 1}
-    return [
-        source if folder is None or key in unlike else folder
-        for key, folder, source in zip(own, folders, sources, strict=True)
-    ]
+    sources = pd.Series([str(parent["source"]) for parent in parents])
+    runs = [parent["source"] if Parent(**parent).trunk else str(Path(parent["source"]).parent) for parent in parents]
+    own = [rows["root"].map(str), rows["choice"].map(str), pd.Series(runs)]
+    seen = pd.Series([parent["examples"] for parent in parents])
+    unlike = sources.groupby([*own, seen]).transform("nunique").groupby(own).transform("max") > 1
+    return sources.where(unlike, runs).to_list()
 
 
 def _check_trunk(where: str, rows: pd.DataFrame) -> None:

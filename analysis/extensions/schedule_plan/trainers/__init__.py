@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import yaml
+
 from analysis.arrays import Quantity
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
 from cbs.registry import Registry
 from cbs.schedules.batch_size.text import parse_table
 
@@ -52,22 +54,52 @@ class ReadSchedule:
     end: int | None = None
 
 
+_UNREADABLE = (
+    yaml.YAMLError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    NameError,
+    RecursionError,
+)
+"""What parsing a damaged text may raise."""
+
+
 class TrainerFormat(ABC):
     """The format of one trainer. Raises ``ConfigError`` for what it cannot write or read.
 
     Attributes:
+        mark: what a text in the format contains.
+        in_tokens: what the trainer counts in tokens, for the message if these are unknown.
         carries_lr: whether the format includes the learning rate.
     """
 
+    mark: str
+    in_tokens: str = ""
     carries_lr: bool = False
 
     @abstractmethod
     def write(self, export: ScheduleExport) -> str:
         """Return the text that the trainer takes."""
 
-    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        """Return the schedule in a text that :meth:`write` or a person wrote; ``None`` if it has another format."""
-        return None
+    @abstractmethod
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
+        """Return the schedule in a text with the mark that :meth:`write` or a person wrote; an error of Python says
+        that it is damaged."""
+
+    def tokens(self, per_example: int | None) -> int:
+        """Return the tokens per example, without which this format cannot be written or read."""
+        if per_example is None:
+            raise ConfigError(f"{self.in_tokens}: give --tokens-per-example")
+        return per_example
+
+    def examples(self, tokens: int, per_example: int) -> int:
+        """Return a batch size in examples."""
+        if tokens % per_example:
+            raise ConfigError(f"{tokens} tokens of {self.mark} are not a multiple of {per_example} tokens per example")
+        return tokens // per_example
 
 
 TRAINERS: Registry[type[TrainerFormat]] = Registry(
@@ -88,9 +120,12 @@ def trainer_named(name: str) -> type[TrainerFormat]:
 def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSchedule:
     """Read a schedule in the format of any trainer, or a plain table ``0:768 250B:1536``."""
     for name in TRAINERS:
-        schedule = TRAINERS[name]().read(text, tokens_per_example)
-        if schedule is not None:
-            return checked(schedule)
+        trainer = TRAINERS[name]()
+        if trainer.mark in text:
+            try:
+                return _checked(trainer.read(text, tokens_per_example))
+            except _UNREADABLE as error:
+                raise ConfigError(f"{trainer.mark} of {name} cannot be read: {reason(error)}") from None
     return ReadSchedule(table=tuple(parse_table(text)))
 
 
@@ -112,7 +147,7 @@ def of_steps(
     return ReadSchedule(table=tuple(table), end=None if end is None else seen * each)
 
 
-def checked(schedule: ReadSchedule) -> ReadSchedule:
+def _checked(schedule: ReadSchedule) -> ReadSchedule:
     """Return ``schedule`` if its stages are in order from 0 to its end; raise ``ConfigError`` otherwise."""
     starts = [start for start, _ in schedule.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):

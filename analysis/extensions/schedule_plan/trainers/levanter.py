@@ -12,12 +12,13 @@ import itertools
 import yaml
 
 from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
-from cbs.errors import ConfigError
 
 
 @TRAINERS.register("levanter")
 class Levanter(TrainerFormat):
     """The relevant part of the configuration, in YAML."""
+
+    mark = "train_batch_size"
 
     def write(self, export: ScheduleExport) -> str:
         starts = [0, *itertools.accumulate(export.steps)]
@@ -25,19 +26,12 @@ class Levanter(TrainerFormat):
         content = {"trainer": {"train_batch_size": entries, "num_train_steps": starts[-1]}}
         return yaml.safe_dump(content, sort_keys=False)
 
-    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        if "train_batch_size" not in text:
-            return None
-        try:
-            trainer = yaml.safe_load(text)["trainer"]
-            entries, steps = trainer["train_batch_size"], trainer.get("num_train_steps")
-            if isinstance(entries, int):
-                entries = [{"start": 0, "value": entries}]
-            if entries[0]["start"] != 0:
-                raise ValueError(f"it begins at step {entries[0]['start']}, not at 0")
-            places = [(int(entry["start"]), int(entry["value"])) for entry in entries]
-            end = None if steps is None else int(steps)
-        except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"train_batch_size of Levanter cannot be read: {str(error).splitlines()[0]}") from None
-        starts, sizes = [start for start, _ in places], [size for _, size in places]
-        return of_steps(starts, sizes, end, tokens_per_example)
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
+        trainer = yaml.safe_load(text)["trainer"]
+        entries, steps = trainer[self.mark], trainer.get("num_train_steps")
+        if isinstance(entries, int):
+            entries = [{"start": 0, "value": entries}]
+        if entries[0]["start"] != 0:
+            raise ValueError(f"it begins at step {entries[0]['start']}, not at 0")
+        starts, sizes = ([int(entry[key]) for entry in entries] for key in ("start", "value"))
+        return of_steps(starts, sizes, None if steps is None else int(steps), tokens_per_example)

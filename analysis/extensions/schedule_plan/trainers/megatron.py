@@ -15,34 +15,25 @@ from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, S
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.text import parse_table
 
-_FLAG = "--step-batch-size-schedule"
-_NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: give --tokens-per-example"
-
 
 @TRAINERS.register("megatron")
 class Megatron(TrainerFormat):
     """Command-line arguments."""
 
-    def write(self, export: ScheduleExport) -> str:
-        length = export.tokens_per_example
-        if length is None:
-            raise ConfigError(_NO_LENGTH)
-        table = " ".join(f"{start * length}:{size}" for start, size in export.table)
-        return f'{_FLAG} "{table}" --seq-length {length} --train-samples {export.seen}\n'
+    mark = "--step-batch-size-schedule"
+    in_tokens = "Megatron-LM reads thresholds as tokens, by its own --seq-length"
 
-    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        if _FLAG not in text:
-            return None
-        try:
-            words = shlex.split(text.replace("\\\n", " ").replace("=", " "))
-            given = dict(itertools.pairwise(words))
-            table, last = parse_table(given[_FLAG]), given.get("--train-samples")
-            length = int(given.get("--seq-length", tokens_per_example or 0))
-            samples = None if last is None else int(last)
-        except (ValueError, KeyError) as error:
-            raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
-        if length < 1:
-            raise ConfigError(_NO_LENGTH)
+    def write(self, export: ScheduleExport) -> str:
+        length = self.tokens(export.tokens_per_example)
+        table = " ".join(f"{start * length}:{size}" for start, size in export.table)
+        return f'{self.mark} "{table}" --seq-length {length} --train-samples {export.seen}\n'
+
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
+        words = shlex.split(text.replace("\\\n", " ").replace("=", " "))
+        given = dict(itertools.pairwise(words))
+        table, last = parse_table(given[self.mark]), given.get("--train-samples")
+        samples = None if last is None else int(last)
+        length = self.tokens(max(int(given.get("--seq-length", tokens_per_example or 0)), 0) or None)
         if tokens_per_example is not None and length != tokens_per_example:
             raise ConfigError(f"--seq-length {length} and --tokens-per-example {tokens_per_example} differ")
         each = tokens_per_example or 1

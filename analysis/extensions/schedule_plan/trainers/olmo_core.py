@@ -18,18 +18,18 @@ from analysis.phrases import number
 from cbs.errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw")
-_NAME = "BatchSizeSchedulerCallback"
 
 
 @TRAINERS.register("olmo-core")
 class OlmoCore(TrainerFormat):
     """The call that creates the callback, and the duration of the run."""
 
+    mark = "BatchSizeSchedulerCallback"
+    in_tokens = "OLMo-core counts batch sizes in tokens"
     carries_lr = True
 
     def write(self, export: ScheduleExport) -> str:
-        if export.tokens_per_example is None:
-            raise ConfigError("OLMo-core counts batch sizes in tokens: give --tokens-per-example")
+        tokens = self.tokens(export.tokens_per_example)
         if export.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"OLMo-core changes the batch size of {' and '.join(OPTIMIZERS)} alone, not of "
@@ -50,37 +50,25 @@ class OlmoCore(TrainerFormat):
                     f"{number(factor.value)} [{number(low)}, {number(high)}] is planned; to take it "
                     "all the same: --lr-exponent 0.5"
                 )
-        tokens = export.tokens_per_example
         places, end = _waited(export)
         starts = ", ".join(f"Duration.tokens({start * tokens})" for start in places)
         return (
-            f"{_NAME}(  # it multiplies the learning rate by the root of the batch size's factor by itself\n"
+            f"{self.mark}(  # it multiplies the learning rate by the root of the batch size's factor by itself\n"
             f"    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
             f"global_batch_size = {sizes[0] * tokens}  # of the data loader; another value changes the learning rate\n"
             f"max_duration = Duration.tokens({end * tokens})\n"
         )
 
-    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        if _NAME not in text:
-            return None
-        if tokens_per_example is None:
-            raise ConfigError("OLMo-core counts batch sizes in tokens: give --tokens-per-example")
-        end = None
-        try:
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _NAME:
-                    parts = {keyword.arg: keyword.value for keyword in node.keywords}
-                    sizes = ast.literal_eval(parts["batch_sizes"])
-                    starts = [_tokens(place) for place in parts["schedule"].elts]  # type: ignore[attr-defined]
-                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "max_duration":
-                    end = _tokens(node.value)
-            if any(size % tokens_per_example for size in sizes):
-                raise ConfigError(
-                    f"a batch size of {_NAME} is not a multiple of {tokens_per_example} tokens per example"
-                )
-            table = [(start, size // tokens_per_example) for start, size in zip(starts, sizes, strict=True)]
-        except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, NameError, RecursionError) as error:
-            raise ConfigError(f"{_NAME} cannot be read: {error}") from None
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
+        each, end = self.tokens(tokens_per_example), None
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == self.mark:
+                parts = {keyword.arg: keyword.value for keyword in node.keywords}
+                sizes = ast.literal_eval(parts["batch_sizes"])
+                starts = [_tokens(place) for place in parts["schedule"].elts]  # type: ignore[attr-defined]
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "max_duration":
+                end = _tokens(node.value)
+        table = [(start, self.examples(size, each)) for start, size in zip(starts, sizes, strict=True)]
         return ReadSchedule(table=tuple(table), end=end)
 
 

@@ -13,9 +13,7 @@ import itertools
 import shlex
 
 from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
-from cbs.errors import ConfigError
 
-_FLAG = "--training.num_tokens_per_train_step"
 _LAST = "--training.steps"
 
 
@@ -23,31 +21,25 @@ _LAST = "--training.steps"
 class Torchtitan(TrainerFormat):
     """A shell script, to be started in the folder of ``run_train.sh``; its arguments are passed to every run."""
 
+    mark = "--training.num_tokens_per_train_step"
+    in_tokens = "torchtitan counts batch sizes in tokens"
+
     def write(self, export: ScheduleExport) -> str:
-        if export.tokens_per_example is None:
-            raise ConfigError("torchtitan counts batch sizes in tokens: give --tokens-per-example")
+        tokens = self.tokens(export.tokens_per_example)
         ends = list(itertools.accumulate(export.steps))
         kept = "--checkpoint.enable --checkpoint.no-last-save-model-only"
         runs = [
-            f'./run_train.sh "$@" {kept} --lr_scheduler.total_steps {ends[-1]} {_FLAG} '
-            f"{size * export.tokens_per_example} {_LAST} {end}"
+            f'./run_train.sh "$@" {kept} --lr_scheduler.total_steps {ends[-1]} {self.mark} '
+            f"{size * tokens} {_LAST} {end}"
             for (_, size), end in zip(export.table, ends, strict=True)
         ]
         told = "# torchtitan changes no batch size within a run: one run per stage. The learning rate takes no factor"
         return "\n".join(["#!/usr/bin/env bash", told, "set -e", *runs]) + "\n"
 
-    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        if _FLAG not in text:
-            return None
-        if tokens_per_example is None:
-            raise ConfigError("torchtitan counts batch sizes in tokens: give --tokens-per-example")
-        try:
-            lines = text.replace("\\\n", " ").replace("=", " ").splitlines()
-            runs = [dict(itertools.pairwise(shlex.split(line))) for line in lines if _FLAG in line]
-            tokens, ends = [int(run[_FLAG]) for run in runs], [int(run[_LAST]) for run in runs]
-        except (ValueError, KeyError) as error:
-            raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
-        if any(size % tokens_per_example for size in tokens):
-            raise ConfigError(f"a value of {_FLAG} is not a multiple of {tokens_per_example} tokens")
-        sizes = [size // tokens_per_example for size in tokens]
-        return of_steps([0, *ends[:-1]], sizes, ends[-1], tokens_per_example)
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
+        each = self.tokens(tokens_per_example)
+        lines = text.replace("\\\n", " ").replace("=", " ").splitlines()
+        runs = [dict(itertools.pairwise(shlex.split(line))) for line in lines if self.mark in line]
+        ends = [int(run[_LAST]) for run in runs]
+        sizes = [self.examples(int(run[self.mark]), each) for run in runs]
+        return of_steps([0, *ends[:-1]], sizes, ends[-1], each)
