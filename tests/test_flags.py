@@ -108,9 +108,9 @@ FLAGS = {
     ),
     "schedule plan": Flags(
         {
-            "analysis.extensions.schedule_plan.phase_sources.sources": lambda *_, **__: ([], None),
+            "analysis.extensions.schedule_plan.answer.sources": lambda *_, **__: ([], None),
             "analysis.extensions.schedule_plan.answer.plan_schedule": answer,
-            "analysis.extensions.schedule_plan.export.exported": lambda *_: ("the text", []),
+            "analysis.extensions.schedule_plan.trainers.exported": lambda *_: ("the text", []),
             "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
             **PRESENT,
         },

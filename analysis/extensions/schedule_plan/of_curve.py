@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 
-from analysis.arrays import Interval
+from analysis.arrays import OPEN, Interval
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scale, together
+from analysis.extensions.schedule_plan.source import PhaseSource, Stretch, of_noise_scales
 from analysis.phrases import number
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import read_table
@@ -46,35 +45,27 @@ def of_curve(
         raise DataError(
             f"{table.name} ends at {begins[-1]:,} examples: give a --budget beyond it, where its last row ends"
         )
-    phases, table_sizes, bands = [], [], True
+    stretches: list[Stretch] = []
     for row, last in zip(rows, [*begins[1:], end], strict=True):
         value, batch = table.cell(row, "critical_batch_size", positive), table.cell(row, "batch_size", positive)
         ends: Interval = tuple(  # type: ignore[assignment]
             None if name not in table.columns or empty(table.columns[name][row]) else table.cell(row, name, positive)
             for name in ("low", "high")
         )
-        if None in ends:
-            bands = False
-        elif not ends[0] <= value <= ends[1]:  # type: ignore[operator]
+        if None not in ends and not ends[0] <= value <= ends[1]:  # type: ignore[operator]
             raise table.error(row, "critical_batch_size", "it lies outside its own interval")
         seen = last - (begins[row] if row else 0)
-        table_sizes.append(batch)
-        phases.append((f"{number(last)} examples of the table", value, ends, seen / batch, seen))
-    made = tuple(
-        of_noise_scale(
-            where, value, ends if bands else (None, None), steps, seen,
-            draws=config.resamples, seed=config.seed + place, confidence=config.confidence,
-        )
-        for place, (where, value, ends, steps, seen) in enumerate(phases)
-    )  # fmt: skip
-    unknown = "" if bands else "not every row has an interval: the values decide alone, and the plan has no intervals"
-    return PhaseSource(
+        stretches.append((f"{number(last)} examples of the table", value, ends, seen / batch, seen))
+    notes: tuple[str, ...] = ()
+    if any(None in ends for _, _, ends, *_ in stretches):
+        notes = ("not every row has an interval: the values decide alone, and the plan has no intervals",)
+        stretches = [(where, value, OPEN, steps, seen) for where, value, _, steps, seen in stretches]
+    return of_noise_scales(
+        stretches,
+        config,
+        config.confidence,
         what=f"critical batch sizes of {table.name}",
         optimizer=optimizer or "",
-        phases=made,
-        grain=math.gcd(*(round(batch) for batch in table_sizes), 8),
-        measured=(1.0, float("inf")),
-        critical=together(made),
         tokens_per_example=tokens_per_example,
-        notes=(unknown,) if unknown else (),
+        notes=notes,
     )

@@ -8,7 +8,6 @@ to Merrill et al. (arXiv 2505.23971).
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from analysis.arrays import Array, Interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import PLAIN, pooled_ratio
-from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scale, together
+from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scales
 from analysis.phrases import number
 from analysis.read.cells import LARGEST
 from cbs.errors import DataError, ResultsError, reason
@@ -27,7 +26,7 @@ from cbs.trial.trial_files import read_steps
 MOST = 5
 """Largest number of phases into which a run is divided; fewer if one of them would have no interval."""
 
-Stretch = tuple[int, int, float | None, Interval]
+_Part = tuple[int, int, float | None, Interval]
 """Steps and examples in a stretch of a run, and its noise scale with the interval."""
 
 
@@ -61,8 +60,8 @@ def of_trace(
         stretches, confidence = _of_steps(path, config.confidence), config.confidence
     else:
         raise DataError(f"{path} is neither a noise_scale.json (of cbs noise-scale) nor a steps.parquet (of a trial)")
-    phases, seen = [], 0
-    for place, (steps, examples, value, (low, high)) in enumerate(stretches):
+    known, seen = [], 0
+    for steps, examples, value, (low, high) in stretches:
         seen += examples
         if missing := _missing(value, (low, high)):
             raise ResultsError(
@@ -72,19 +71,13 @@ def of_trace(
         assert value is not None
         assert low is not None
         assert high is not None
-        phases.append(
-            of_noise_scale(
-                f"{number(seen)} examples of the trace", ratio * value, (ratio * low, ratio * high), steps, examples,
-                draws=config.resamples, seed=config.seed + place, confidence=confidence,
-            )
-        )  # fmt: skip
-    known_phases = tuple(phases)
-    return PhaseSource(
+        where = f"{number(seen)} examples of the trace"
+        known.append((where, ratio * value, (ratio * low, ratio * high), steps, examples))
+    return of_noise_scales(
+        known,
+        config,
+        confidence,
         what=f"the noise scale along {path}",
-        phases=known_phases,
-        grain=math.gcd(*(round(examples / steps) for steps, examples, *_ in stretches), 8),
-        measured=(1.0, np.inf),
-        critical=together(known_phases),
         notes=(
             f"the noise scale stands in for the critical batch size, times {ratio:g} (--ratio): that ratio was not "
             "measured here",
@@ -101,12 +94,12 @@ def _missing(value: float | None, ends: Interval) -> str:
     return next((name for name, found in named if found is None or not 0 < found < LARGEST), "")
 
 
-def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
+def _of_json(path: Path) -> tuple[list[_Part], float, dict[str, Any]]:
     try:
         run = json.loads(path.read_text())
         about = {"example_unit": run["example_unit"], "tokens_per_example": run["tokens_per_example"]}
         about["optimizer"] = str(run["config"]["optimizer"]["name"])
-        stretches_read: list[Stretch] = []
+        stretches_read: list[_Part] = []
         for phase in run["phases"]:
             scale = phase["noise_scales"][PLAIN]
             steps = int(phase["last_step"]) - int(phase["first_step"]) + 1
@@ -118,14 +111,14 @@ def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
         raise DataError(f"{path} is not what cbs noise-scale writes ({reason(error)})") from None
 
 
-def _of_steps(path: Path, confidence: float) -> list[Stretch]:
+def _of_steps(path: Path, confidence: float) -> list[_Part]:
     """Divide the run into as many phases, each as long as all before it, as have intervals."""
     columns, geometries = read_steps(path)
     plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
     if plain is None:
         raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
     examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
-    cut: list[Stretch] = []
+    cut: list[_Part] = []
     for count in reversed(range(1, MOST + 1)):
         cut = _cut(examples, moments, count, confidence)
         if not any(_missing(value, ends) for *_, value, ends in cut):
@@ -133,9 +126,9 @@ def _of_steps(path: Path, confidence: float) -> list[Stretch]:
     return cut
 
 
-def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list[Stretch]:
+def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list[_Part]:
     last = [len(examples) // 2**back for back in reversed(range(count))]
-    cut: list[Stretch] = []
+    cut: list[_Part] = []
     for first, end in zip([0, *last[:-1]], last, strict=True):
         window = moments[:, first:end]
         window = window[:, np.isfinite(window).all(axis=0)]

@@ -17,10 +17,11 @@ which gives S(B) and the constant batch size with which a plan is compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.arrays import Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.draws import BEYOND
 from analysis.estimate.prior import STEP
@@ -53,52 +54,40 @@ def outcomes(
 ) -> tuple[PlanOutcome, ...]:
     """Return the outcomes of the plan under every rule, and of a constant batch size."""
     stages = [stage.batch_size for stage in table.stages]
-    alone = len(stages) == 1
-    outcomes_of_choices = []
-    of_rules: list[LearningRateRule | None] = [*rules]
-    for rule in of_rules or [None]:
-        course = None
-        if source.whole is None or alone:
-            course = along([source.whole] if source.whole else source.phases, table.starts, stages)
-        elif rule is not None and rule.base.value is not None and not source.decays:
-            course = _course(source, table, rule, config)
-        saved = UNKNOWN
-        if course is not None and source.whole is not None and not alone:
-            saved = Quantity.of_draws(_saved(source, course), config.confidence)
-        outcomes_of_choices.append(
-            PlanOutcome(
-                name="plan" if rule is None else f"plan, {rule.name}",
-                batch_sizes=tuple(stages),
-                lrs=(None,) * len(stages) if rule is None else tuple(_times(rule.base, each) for each in rule.factors),
-                steps=UNKNOWN if course is None else Quantity.of_draws(course.steps, config.confidence),
-                examples=UNKNOWN if course is None else Quantity.of_draws(course.examples, config.confidence),
-                hours=UNKNOWN if course is None else _hours(source, ask, course, config),
-                examples_saved=saved,
-            )
-        )
-    return (*outcomes_of_choices, _constant(source, ask, constant, config))
+
+    def outcome(name: str, sizes: Sequence[int], lrs: Sequence[float | None], course: PlanCost | None) -> PlanOutcome:
+        known: dict[str, Any] = {}
+        if course is not None:
+            drawn = {"steps": course.steps, "examples": course.examples}
+            if ask.throughput is not None:
+                drawn["hours"] = _hours(source, ask, course, config)
+            if source.whole is not None and len(sizes) > 1:
+                drawn["examples_saved"] = _saved(source, course)
+            known = {of: Quantity.of_draws(rows, config.confidence) for of, rows in drawn.items()}
+        return PlanOutcome(name=name, batch_sizes=tuple(sizes), lrs=tuple(lrs), **known)
+
+    def course_of(rule: LearningRateRule | None) -> PlanCost | None:
+        if source.whole is None or len(stages) == 1:
+            return along(source.entire, table.starts, stages)
+        if rule is None or rule.base.value is None or source.decays:
+            return None
+        return _course(source, table, rule, config)
+
+    plans = [
+        outcome(f"plan, {rule.name}", stages, [_times(rule.base, each) for each in rule.factors], course_of(rule))
+        for rule in rules
+    ] or [outcome("plan", stages, [None] * len(stages), course_of(None))]
+    best_lr = source.best_lr(constant).value
+    return (*plans, outcome(f"constant {constant:,}", [constant], [best_lr], along(source.entire, [0], [constant])))
 
 
-def _constant(source: PhaseSource, ask: PlanRequest, size: int, config: AnalysisConfig) -> PlanOutcome:
-    course = along([source.whole] if source.whole else source.phases, [0], [size])
-    return PlanOutcome(
-        name=f"constant {size:,}",
-        batch_sizes=(size,),
-        lrs=(source.best_lr(size).value,),
-        steps=Quantity.of_draws(course.steps, config.confidence),
-        examples=Quantity.of_draws(course.examples, config.confidence),
-        hours=_hours(source, ask, course, config),
-    )
-
-
-def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: AnalysisConfig) -> Quantity:
-    """Return the hours, with the spread of the step times; no value without step times."""
-    if ask.throughput is None:
-        return UNKNOWN
+def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: AnalysisConfig) -> Array:
+    """Return the hours, with the spread of the step times, shape ``[1 + R]``."""
+    assert ask.throughput is not None
     took, count = seconds(source, ask, course.sizes), len(course.stages) - 1
     drawn = ask.throughput.drawn(source.optimizer, course.sizes, ask.devices, count, config.seed)
     factors = np.vstack([np.ones_like(took), drawn])
-    return Quantity.of_draws((course.stages * took * factors).sum(axis=1) / 3600, config.confidence)
+    return np.asarray((course.stages * took * factors).sum(axis=1) / 3600)
 
 
 def _times(base: Quantity, factor: Quantity) -> float | None:

@@ -115,8 +115,8 @@ class PlanOutcome:
     name: str
     batch_sizes: tuple[int, ...]
     lrs: tuple[float | None, ...]
-    steps: Quantity
-    examples: Quantity
+    steps: Quantity = UNKNOWN
+    examples: Quantity = UNKNOWN
     hours: Quantity = UNKNOWN
     examples_saved: Quantity = UNKNOWN
     recommended: bool = False

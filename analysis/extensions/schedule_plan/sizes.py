@@ -20,11 +20,6 @@ _OPEN = 4.0
 price."""
 
 
-def grain(source: PhaseSource, ask: PlanRequest) -> int:
-    """Return the number of which every batch size is a multiple."""
-    return ask.divisible_by or source.grain
-
-
 def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
     """Return the number of examples that a step is worth (``None`` if time decides), and the criterion in words.
 
@@ -67,7 +62,7 @@ def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array
     first = ask.first_batch_size
     if first is not None and not low <= first <= high:
         raise ConfigError(f"--first-batch-size {first} is not between {low:g} and {high:g}")
-    step = grain(source, ask)
+    step = ask.divisible_by or source.grain
     sizes = candidates(low / step, high / step) * step
     if not len(sizes):
         raise ConfigError(
@@ -105,7 +100,9 @@ def chosen(
         return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
     best, notes = lower_ends(best_sizes(steps, cost, sizes), confidence), []
     if len(sizes) > 1 and best[-1] == sizes[-1]:
-        why = "allowed" if sizes[-1] + grain(source, ask) > (ask.max_batch_size or math.inf) else "known"
+        why = (
+            "allowed" if sizes[-1] + (ask.divisible_by or source.grain) > (ask.max_batch_size or math.inf) else "known"
+        )
         notes.append(f"batch size {sizes[-1]:g} is the largest that is {why}: a larger one may be better at the end")
     if len(sizes) > 1 and best[0] == sizes[0]:
         notes.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
@@ -114,5 +111,5 @@ def chosen(
 
 def best_constant(source: PhaseSource, cost: Array, sizes: Array) -> int:
     """Return the constant batch size of least cost, by the curve of the whole run if there is one."""
-    steps = steps_of([source.whole] if source.whole else source.phases, sizes)[0].sum(axis=0)
+    steps = steps_of(source.entire, sizes)[0].sum(axis=0)
     return int(sizes[np.argmin(steps * cost)])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from analysis.arrays import UNKNOWN, Interval, Quantity
+from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
 from analysis.estimate.laws.learning_rate import LearningRateLaw
 from analysis.extensions.schedule_plan.phases import PhaseEstimate, steps_of
@@ -48,6 +51,11 @@ class PhaseSource:
     tokens_per_example: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def entire(self) -> tuple[PhaseEstimate, ...]:
+        """The run as one phase where that was measured, otherwise all phases."""
+        return self.phases if self.whole is None else (self.whole,)
+
     def best_lr(self, batch_size: int) -> Quantity:
         """Return the best learning rate of a constant run, interpolated linearly in ln lr between the optima.
 
@@ -59,37 +67,38 @@ class PhaseSource:
         return Quantity(math.exp(np.interp(math.log(batch_size), sizes, lrs)))
 
 
-def of_noise_scale(
-    where: str, value: float, ends: Interval, progress: float, seen: float, *, draws: int, seed: int, confidence: float
-) -> PhaseEstimate:
-    """Return a phase of a run whose noise scale is known, as a hyperbola.
+Stretch = tuple[str, float, Interval, float, float]
+"""Where a phase of a run ends, in words; its noise scale with the interval, in examples; its steps and examples."""
 
-    The logarithm of the noise scale is drawn from normal distributions on either side, as wide as its interval.
 
-    Args:
-        where: where the phase ends, in words.
-        value, ends: the noise scale and its interval in examples; it is drawn only if both ends are known.
-        progress: steps of the run in the phase.
-        seen: examples of the run in the phase.
-        draws: number of draws.
-        seed: seed of the draws; different for each phase.
-        confidence: confidence of the interval.
+def of_noise_scales(
+    stretches: Sequence[Stretch], config: AnalysisConfig, confidence: float, **about: Any
+) -> PhaseSource:
+    """Return the phases of a run whose noise scale is known in each of them, as hyperbolas.
+
+    The logarithm of a noise scale is drawn from normal distributions on either side, as wide as its interval at
+    ``confidence``, if both ends are known. ``about`` are further attributes of the source.
     """
-    low, high = ends
-    drawn = np.full(0, math.nan)
-    if low is not None and high is not None:
-        normal = np.random.default_rng(seed).standard_normal(draws) / ndtri(0.5 + confidence / 2)
-        down, up = math.log(value / low), math.log(high / value)
-        drawn = value * np.exp(normal * np.where(normal < 0, down, up))
-    scales = np.append(value, drawn)
-    # at the batch size of the run each step made 1 / (1 + B_n / B) steps of progress
-    least = np.log(progress / (1.0 + scales / (seen / progress)))
-    curve = StepsCurve(least, np.log(scales), np.ones_like(scales))
-    return PhaseEstimate(where=where, critical=Quantity(value, ends), log_steps=curve.log_steps)
-
-
-def together(phases: tuple[PhaseEstimate, ...]) -> float:
-    """Return the critical batch size of all hyperbolic phases together: E_min over S_min."""
-    scales = np.array([phase.critical.value or 0.0 for phase in phases])
-    fewest = steps_of(phases, np.ones(1))[0, :, 0] / (1.0 + scales)
-    return float(fewest @ scales / fewest.sum())
+    phases, wide = [], ndtri(0.5 + confidence / 2)
+    for place, (where, value, (low, high), steps, seen) in enumerate(stretches):
+        drawn = np.full(0, math.nan)
+        if low is not None and high is not None:
+            normal = np.random.default_rng(config.seed + place).standard_normal(config.resamples) / wide
+            down, up = math.log(value / low), math.log(high / value)
+            drawn = value * np.exp(normal * np.where(normal < 0, down, up))
+        scales = np.append(value, drawn)
+        # at the batch size of the run each step made 1 / (1 + B_n / B) steps of progress
+        least = np.log(steps / (1.0 + scales / (seen / steps)))
+        curve = StepsCurve(least, np.log(scales), np.ones_like(scales))
+        critical = Quantity(value, (low, high))
+        phases.append(PhaseEstimate(where=where, critical=critical, log_steps=curve.log_steps))
+    # of all phases together: E_min over S_min
+    values = np.array([value for _, value, *_ in stretches])
+    fewest = steps_of(phases, np.ones(1))[0, :, 0] / (1.0 + values)
+    return PhaseSource(
+        phases=tuple(phases),
+        grain=math.gcd(*(round(seen / steps) for *_, steps, seen in stretches), 8),
+        measured=(1.0, math.inf),
+        critical=float(fewest @ values / fewest.sum()),
+        **about,
+    )

@@ -17,7 +17,6 @@ from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
 from analysis.extensions.schedule_plan.answer import plan_schedule
-from analysis.extensions.schedule_plan.export import exported
 from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
@@ -26,6 +25,7 @@ from analysis.extensions.schedule_plan.phases import PhaseEstimate, along, best_
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.extensions.schedule_plan.stages import stages
+from analysis.extensions.schedule_plan.trainers import exported
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.read.throughput import Assumed, StepTimeTable

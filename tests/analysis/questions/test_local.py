@@ -15,7 +15,7 @@ import pytest
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.phase_sources import sources
+from analysis.extensions.schedule_plan.answer import sources
 from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local

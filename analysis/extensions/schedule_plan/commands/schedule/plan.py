@@ -91,11 +91,10 @@ def command(
 
     Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
-    from analysis.extensions.schedule_plan.answer import plan_schedule
-    from analysis.extensions.schedule_plan.export import exported
-    from analysis.extensions.schedule_plan.phase_sources import sources
+    from analysis.extensions.schedule_plan.answer import plan_schedule, sources
     from analysis.extensions.schedule_plan.plans import LAW, PlanRequest
     from analysis.extensions.schedule_plan.stages import is_table, stages
+    from analysis.extensions.schedule_plan.trainers import exported
 
     if source is not None and is_table(source):
         planning = {

@@ -1,4 +1,4 @@
-"""Presentation of ``cbs schedule plan``: what it writes and prints."""
+"""Presentation of ``cbs schedule plan``: of plans, and of a table of stages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.arrays import OPEN, Interval
 from analysis.extensions.schedule_plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
+from analysis.extensions.schedule_plan.stages import Stages
 from analysis.phrases import DASH, number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
@@ -95,3 +96,26 @@ def _lrs(outcome: PlanOutcome, *_: object) -> str:
     if first is None or last is None:
         return DASH
     return number(first) if first == last else f"{number(first)} – {number(last)}"
+
+
+@presentation.register
+def _(read: Stages) -> Presentation:
+    columns = (
+        Column("start", heading=f"from {read.unit}", text="{:,}".format),
+        Column("batch_size", heading="batch size"),
+        Column("steps", heading="steps"),
+        Column("share", heading="share of the examples"),
+    )
+    length = "" if read.tokens_per_example is None else f", of {read.tokens_per_example:,} tokens each"
+    lines = [
+        f"{read.steps:,} steps for {read.budget:,} {read.unit}; batch sizes in examples{length}",
+        *(f"constant batch size {size:,}: {_saved(saved)}" for size, saved in read.constant.items()),
+    ]
+    table = Table(columns=columns, rows=read.stages, lines=lines)
+    return Presentation(shown=[table], tables={"stages": table}, json="read.json")
+
+
+def _saved(share: float) -> str:
+    if abs(share) < 5e-4:
+        return "as many steps"
+    return f"saves {number(100 * share)} % of the steps" if share > 0 else f"takes {number(-100 * share)} % more steps"

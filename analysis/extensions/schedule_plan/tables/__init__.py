@@ -1,1 +1,0 @@
-"""Presentation of ``cbs schedule plan``, one file per type of result."""
