@@ -46,13 +46,13 @@ class FigureLabels:
         """The table with the names that are shown; a cell may hold several on lines of their own."""
         if not self.names:
             return table
-        texts = table.select_dtypes(include=["object", "string"]).columns
-        return table.assign(**{column: table[column].map(self._renamed) for column in texts})
 
-    def _renamed(self, cell: Any) -> Any:
-        if not isinstance(cell, str):
-            return cell
-        return "\n".join(self.names.get(line, line) for line in cell.split("\n"))
+        def renamed(cell: Any) -> Any:
+            lines = cell.split("\n") if isinstance(cell, str) else ()
+            return "\n".join(self.names.get(line, line) for line in lines) if lines else cell
+
+        texts = table.select_dtypes(include=["object", "string"]).columns
+        return table.assign(**{column: table[column].map(renamed) for column in texts})
 
 
 PLAIN = FigureLabels()

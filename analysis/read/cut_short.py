@@ -19,11 +19,8 @@ def cut_short(trials: pd.DataFrame) -> Iterator[str]:
     """Yield a line for every sweep and optimizer with such trials.
 
     A program that decides itself when to end does so at the same step at every learning rate. If another trial trained
-    longer, the budget of the shorter one was not spent.
-
-    Args:
-        trials: columns ``sweep``, ``group``, ``choice``, ``config``, ``batch_size``, ``status``, ``final_step`` and
-            ``max_steps``.
+    longer, the budget of the shorter one was not spent. ``trials`` are those of :class:`analysis.read.results.Results`
+    with their ``choice`` and ``config``.
     """
     longest = trials.groupby(["group", "batch_size"])["final_step"].transform("max")
     own = trials["config"].map(lambda config: config["workload"]["name"] == COMMAND)

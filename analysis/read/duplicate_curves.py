@@ -29,15 +29,10 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
     ``notes`` gets a line for each of seed, learning rate, batch size and tuned options that made no difference, by
     sweep and optimizer. Two curves are the same if their steps and values after step 0 are equal, bit by bit, as far as
-    both go.
+    both go; the longest of several copies is kept.
 
-    Args:
-        trials: table with columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``,
-            and the evaluation curve in ``steps`` and ``values``.
-        notes: list to which lines are added.
-
-    Returns:
-        The same rows and columns; of several copies of one run, the longest.
+    ``trials`` has the columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
+    evaluation curve in ``steps`` and ``values``.
     """
     curves = {
         row: curve
@@ -68,11 +63,8 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
     """Yield a line for every two sweeps that share trials with the same configuration and, bit by bit, the same curve:
-    a copy, or a sweep beside the one it was merged into, is no second measurement.
-
-    Args:
-        trials: columns as of :func:`without_copies`, and ``trial_id``.
-    """
+    a copy, or a sweep beside the one it was merged into, is no second measurement. Columns are those of
+    :func:`without_copies`, and ``root`` and ``trial_id``."""
     twins = trials[trials.duplicated("trial_id", keep=False)]
     runs: dict[Any, dict[str, None]] = {}
     columns = (twins[key] for key in ("root", "trial_id", "steps", "values"))

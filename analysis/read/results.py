@@ -234,18 +234,17 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
             "lrs": table["lr"].to_numpy(),
             "values": _values(table, config["target"]["metric"], metric, path),
             "directions": dict(summary.get("directions") or {}),
-            "final_metrics": _final(table),
+            # the last values of the metrics beside the target's
+            "final_metrics": {
+                name.removeprefix(METRIC): float(table[name].to_numpy()[-1])
+                for name in (table.column_names if len(table) else ())
+                if name.startswith(METRIC)
+            },
         }
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None
-
-
-def _final(table: pa.Table) -> dict[str, float]:
-    """Return the last value of every metric beside the target's."""
-    names = [name for name in table.column_names if name.startswith(METRIC)] if len(table) else []
-    return {name.removeprefix(METRIC): float(table[name].to_numpy()[-1]) for name in names}
 
 
 def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.ndarray:

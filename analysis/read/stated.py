@@ -12,15 +12,11 @@ STATED = "stated"
 
 
 def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool) -> dict[str, Any]:
-    """Return the configuration of a trial with the settings that its program reported.
+    """Return the configuration of a trial with the settings ``stated`` by its program, see
+    :attr:`cbs.trial.record.TrialResult.stated`; the warmup is in examples, as for other trials.
 
-    Earlier versions stored defaults for settings that nobody had reported; these are replaced by "unknown".
-
-    Args:
-        config: configuration from the record.
-        stated: reported settings from the record, see :attr:`cbs.trial.record.TrialResult.stated`; in the result the
-            warmup is in examples, as for other trials.
-        foreign: whether the trial was imported.
+    Earlier versions stored defaults for settings that nobody had reported; these are replaced by "unknown", also for
+    ``foreign`` trials, which were imported.
     """
     if foreign or config["workload"]["name"] == COMMAND:
         config = config | dict.fromkeys(OF_TRAINER, UNKNOWN)
@@ -47,13 +43,8 @@ def warmup_steps(config: dict[str, Any]) -> float:
 
 
 def completed(values: Sequence[str], scopes: Sequence[Hashable]) -> list[str]:
-    """Fill in a setting of trials that do not report it, from other trials if these agree, because a program may fail
-    before it reports anything.
-
-    Args:
-        values: setting as text; empty if a trial does not report it.
-        scopes: what trials must have in common to take the setting from one another.
-    """
+    """Fill in a setting of trials that do not report it (an empty text), from other trials of the same scope if these
+    agree, because a program may fail before it reports anything."""
     reported: dict[Hashable, set[str]] = {}
     for value, scope in zip(values, scopes, strict=True):
         reported.setdefault(scope, set()).update({value} - {""})

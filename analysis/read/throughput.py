@@ -132,7 +132,8 @@ class StepTimeTable:
             # the same row gets the same draws in every call
             about = zlib.crc32(f"{row.optimizer} {row.devices} {row.batch_size}".encode())
             draws = np.random.default_rng((seed, about)).standard_t(row.repetitions - 1, count)
-            logs += np.multiply.outer(np.clip(draws * _error(row), -_FAR, _FAR), share)
+            error = math.log(row.interval[1] / row.interval[0]) / (2 * _quantile(row.repetitions))
+            logs += np.multiply.outer(np.clip(draws * error, -_FAR, _FAR), share)
         return np.exp(logs)
 
     @property
@@ -324,12 +325,6 @@ def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
         return math.exp(middle), None
     half = _quantile(count) * float(np.std(logs, ddof=1)) / math.sqrt(count)
     return math.exp(middle), (math.exp(middle - half), math.exp(min(middle + half, _FAR)))
-
-
-def _error(row: StepTime) -> float:
-    """Return the standard error of the log of the seconds."""
-    assert row.interval is not None
-    return math.log(row.interval[1] / row.interval[0]) / (2 * _quantile(row.repetitions))
 
 
 def _quantile(count: int) -> float:

@@ -41,14 +41,10 @@ the noise scale changes fastest early in training."""
 def of_sweep(
     path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float] | None, optimizer: str | None
 ) -> list[PhaseSource]:
-    """Return one source per optimizer.
+    """Return one source per optimizer, or for the ``optimizer`` of a label, of one sweep or a folder of sweeps.
 
-    Args:
-        path: one sweep, or a folder of sweeps.
-        config: configuration of the analysis.
-        targets: losses at which phases end; ``None`` for the losses of the run nearest the critical batch size after
-            :data:`SHARES` of its examples, and the sweep's own target.
-        optimizer: label of the optimizer to plan for; ``None`` for all.
+    Phases end at ``targets``; by default at the losses of the run nearest the critical batch size after :data:`SHARES`
+    of its examples, and at the sweep's own target.
 
     Raises:
         ConfigError: if targets or the optimizer are invalid.
@@ -117,7 +113,11 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
         grain=math.gcd(*sizes),
         law=None if law.trend is Trend.UNKNOWN else law,
         best_lrs=tuple((entry.batch_size, entry.lr) for entry in law.optima if not entry.edge),
-        highest_lrs=tuple(_highest(study) for study in answer.studies if np.isfinite(study.steps).any()),
+        highest_lrs=tuple(
+            (study.batch_size, float(study.lrs[done.any(axis=1)].max()))
+            for study in answer.studies
+            if (done := np.isfinite(study.steps)).any()
+        ),
         decays=_decays(results, [point.trials[0] for point in answer.points if point.reached]),
         example_unit=group.example_unit,
         tokens_per_example=group.tokens_per_example,
@@ -173,11 +173,6 @@ def _phase(where: str, draws: Draws, confidence: float) -> PhaseEstimate:
 
     critical = Quantity(value if 0 < value < np.inf else None, interval(drawn, confidence))
     return PhaseEstimate(where=where, critical=critical, log_steps=log_steps)
-
-
-def _highest(study: Study) -> tuple[int, float]:
-    """Return the batch size, and the largest learning rate at which a seed reached the target."""
-    return study.batch_size, float(study.lrs[np.isfinite(study.steps).any(axis=1)].max())
 
 
 def _decays(results: Results, trials: Sequence[int]) -> bool | None:

@@ -37,13 +37,10 @@ def of_trace(
     optimizer: str | None = None,
     tokens_per_example: int | None = None,
 ) -> PhaseSource:
-    """Return the phases of the run behind a ``noise_scale.json`` or a ``steps.parquet``.
+    """Return the phases of the run behind a ``noise_scale.json`` or a ``steps.parquet``, or in a folder with one.
 
-    Args:
-        path: path of the file, or of the folder that contains it.
-        config: configuration of the intervals; a ``noise_scale.json`` has its own.
-        ratio: ratio of critical batch size to noise scale.
-        optimizer, tokens_per_example: values to use if the file does not contain them.
+    ``ratio`` is that of critical batch size to noise scale; ``optimizer`` and ``tokens_per_example`` are used if the
+    file does not contain them. The intervals of a ``noise_scale.json`` have a confidence of their own.
 
     Raises:
         DataError: if the path is neither of the two, or damaged.

@@ -67,10 +67,8 @@ def is_table(text: str) -> bool:
 def stages(table: str, budget: str | None = None, *, tokens_per_example: int | None = None) -> Stages:
     """Return the steps of every stage; a stage begins with the first step at or after its start.
 
-    Args:
-        table: as for :func:`.trainers.read_schedule`, or the path of a file with such a text.
-        budget: end of the run, in the unit of the table; ``None`` for the end given in the text.
-        tokens_per_example: tokens per example if that unit is tokens; ``None`` for examples.
+    ``table`` is a text as for :func:`.trainers.read_schedule`, or the path of a file with one. Its unit is tokens if
+    ``tokens_per_example`` is given, else examples; the run ends at ``budget`` in that unit, or where the text says.
 
     Raises:
         ConfigError: if the table or the budget is refused, or a stage begins beyond the budget.

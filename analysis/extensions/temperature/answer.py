@@ -101,12 +101,8 @@ class Temperature(Findings):
 def temperature(*paths: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> Temperature:
     """Fit the noise scale over learning rates and batch sizes, per sweep, workload and optimizer.
 
-    Args:
-        paths: sweeps, or folders of sweeps, with a list of learning rates and a probe, whose runs spent their budget.
-        config: configuration of the analysis.
-
-    Raises:
-        ResultsError: if no trial has moments of the gradient.
+    The sweeps at ``paths``, or in these folders, have a list of learning rates and a probe, and their runs spent their
+    budget; a ``ResultsError`` is raised if no trial has moments of the gradient.
     """
     results = load(*paths)
     notes = list(results.notes)

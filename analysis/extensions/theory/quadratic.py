@@ -79,15 +79,11 @@ def quadratic(
     """Compute steps to target over batch sizes for several optimizers on a noisy quadratic, and critical batch sizes.
 
     Args:
-        optimizers: names of the optimizers.
-        batch_sizes: batch sizes.
         powers: exponents p of the preconditioner ``h^-p``: 0 for none, 1/2 as in Adam, 1 as in Newton's method.
         target: expected loss to reach.
         momenta: momenta of momentum and Nesterov, one curve each; ``None`` to tune at every batch size.
         decays: decays of the average, one curve each; ``None`` to tune at every batch size.
         pieces: number of pieces of a learning rate that is optimized over the run, for plain SGD; 0 for none.
-        model: the noisy quadratic.
-        config: configuration of the analysis.
         progress: called with every computed row.
 
     Raises:

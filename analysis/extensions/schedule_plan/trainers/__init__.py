@@ -161,14 +161,8 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSched
 def of_steps(
     places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None
 ) -> ReadSchedule:
-    """Return the schedule of a trainer that counts in steps.
-
-    Args:
-        places: steps at which the stages begin.
-        sizes: batch sizes in examples.
-        end: number of steps of the run; ``None`` if the text does not give it.
-        tokens_per_example: tokens per example, if there are tokens.
-    """
+    """Return the schedule of a trainer that counts ``places``, where the stages begin, and ``end`` in steps, and
+    ``sizes`` in examples."""
     each, seen, table = tokens_per_example or 1, 0, []
     for size, start, later in zip(sizes, places, [*places[1:], end], strict=True):
         table.append((seen * each, size))

@@ -64,18 +64,11 @@ def curve(
     momentum: float | None = None,
     power: float = 0.0,
 ) -> Iterator[Row]:
-    """Yield the steps to target over batch sizes at the best learning rate: the first step at or below the target.
-
-    Args:
-        model: the noisy quadratic.
-        optimizer: a name of :data:`OPTIMIZERS`.
-        target: expected loss to reach.
-        batch_sizes: examples per step.
-        momentum: momentum or decay of the average; ``None`` to tune it at every batch size.
-        power: exponent of the preconditioner.
+    """Yield the steps to an expected loss of ``target`` over batch sizes at the best learning rate: the first step at
+    or below it. ``momentum``, or the decay of the average, is tuned at every batch size if it is ``None``.
 
     Raises:
-        ValueError: if there is no such optimizer, or a value is outside its domain.
+        ValueError: if :data:`OPTIMIZERS` has no such optimizer, or a value is outside its domain.
     """
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"no optimizer {optimizer!r} on the quadratic: there are {', '.join(OPTIMIZERS)}")

@@ -130,11 +130,9 @@ def modes_of(
     power: float = 0.0,
     cushion: float = 0.0,
 ) -> Modes:
-    """Return the modes of a method on a model at some settings.
+    """Return the modes of one of :data:`METHODS` on a model at some settings.
 
     Args:
-        model: the noisy quadratic.
-        method: one of :data:`METHODS`.
         lr: learning rate, a number or an array.
         momentum: in [0, 1), of a shape that broadcasts with that of ``lr``; the decay of the average for ``averaged``.
         power: the exponent p of the preconditioner.
@@ -159,7 +157,10 @@ def modes_of(
     elif method == "averaged":
         gaps = _apart(x, np.broadcast_to(1.0 - m, x.shape))
     else:
-        gaps = _apart(*_roots((1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0, x))
+        # the roots of q^2 - 2 half q + x, the smaller first, without cancellation
+        half = (1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0
+        large = half + np.sqrt((half**2 - x).astype(complex))
+        gaps = _apart(x / large, large)
     # With a root of -1 noise accumulates without end; the limit keeps the divisions below finite.
     gaps = [np.where(np.abs(2.0 - gap) < EDGE, gap * (1.0 - EDGE), gap) for gap in gaps]
     alpha, beta = (np.stack(weights, -2) for weights in _weights(method, gaps, m))
@@ -179,12 +180,6 @@ def modes_of(
         stable=np.asarray(~grows.any((-1, -2))),
         initial=model.initial_loss,
     )
-
-
-def _roots(half: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the roots of ``q^2 - 2 half q + product``, the smaller first, without cancellation."""
-    large = half + np.sqrt((half**2 - product).astype(complex))
-    return product / large, large
 
 
 def _apart(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:

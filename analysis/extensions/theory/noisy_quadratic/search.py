@@ -55,21 +55,11 @@ def best_settings(
     """Return the points of a grid with the fewest steps to ``target``, one for each batch size, in order.
 
     The step is one at which the loss passes the target: the first one if the loss never rises, otherwise a short dip
-    below the target may be missed. Ties go to the earlier momentum, then to the earlier learning rate.
+    below the target may be missed. Ties go to the earlier momentum, then to the earlier learning rate. A point is
+    ``None`` if no setting reaches the target, an expected loss, within ``limit`` steps.
 
-    Args:
-        model: the noisy quadratic.
-        method: one of :data:`~analysis.extensions.theory.noisy_quadratic.modes.METHODS`.
-        target: expected loss to reach.
-        batch_sizes: examples per step.
-        lrs: learning rates.
-        momenta: momenta or averaging decays.
-        power: exponent of the preconditioner.
-        cushion: see :func:`~analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
-        limit: number of steps after which the search gives up.
-
-    Returns:
-        The best points; ``None`` if no setting reaches the target within ``limit`` steps.
+    Arguments of the settings, among them ``momenta`` for the decays of an average, are those of
+    :func:`~analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
     each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)

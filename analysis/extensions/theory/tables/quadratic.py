@@ -62,6 +62,10 @@ def _(found: QuadraticAnswer) -> Presentation:
 
 def steps(answer: QuadraticAnswer) -> Table:
     """Return a table with one row per optimizer and batch size."""
+
+    def slowness(row: Row) -> float | None:
+        return None if row.best_momentum is None else 1.0 - row.best_momentum
+
     tuned = any(row.best_momentum is not None for row in answer.rows)
     columns = (
         Column("optimizer", label, "optimizer", name=True),
@@ -69,7 +73,7 @@ def steps(answer: QuadraticAnswer) -> Table:
         Column("batch_size", heading="batch size", name=True),
         Column("steps", heading="steps"),
         Column("best_lr", heading="best learning rate"),
-        Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
+        Column("best_momentum", slowness, "1 - momentum or decay" if tuned else ""),
         Column("lower_bound", lambda row: answer.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
     title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"
@@ -89,7 +93,3 @@ def schedules(answer: QuadraticAnswer) -> Table:
     )
     title = f"Best learning rates of SGD on {len(answer.schedules[0].lrs)} pieces of a run"
     return Table(columns=columns, rows=answer.schedules, title=title)
-
-
-def _slowness(row: Row) -> float | None:
-    return None if row.best_momentum is None else 1.0 - row.best_momentum
