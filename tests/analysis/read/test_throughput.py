@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from pathlib import Path
 
@@ -107,38 +106,6 @@ def test_a_bad_table_is_refused_in_one_line_that_names_the_file(tmp_path: Path, 
     assert words in str(refusal.value)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-def test_files_that_are_no_tables(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
-        read_throughput(tmp_path / "missing.csv")
-    (tmp_path / "bytes.csv").write_bytes(b"batch_size,seconds_per_step\n\xff\xfe,1\n")
-    with pytest.raises(DataError, match="line 2: not UTF-8 text"):
-        read_throughput(tmp_path / "bytes.csv")
-    with pytest.raises(DataError, match="cannot read"):
-        read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,1\n", "text.parquet"))
-    with pytest.raises(DataError, match="cannot read"):
-        read_throughput(tmp_path)
-
-
-CELL = st.one_of(st.integers(-3, 10**20).map(str), st.floats().map(repr), st.text(max_size=6))
-
-
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    header=st.lists(st.sampled_from(["batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer"])),
-    rows=st.lists(st.lists(CELL, max_size=5), max_size=4),
-)
-def test_whatever_stands_in_a_file_there_is_a_table_or_one_line(tmp_path: Path, header: list, rows: list) -> None:
-    path = tmp_path / "any.csv"
-    path.write_text("\n".join(",".join(row) for row in [header, *rows]), encoding="utf-8", errors="surrogatepass")
-    found: tuple[StepTime, ...] = ()
-    with contextlib.suppress(DataError):
-        found = read_throughput(path).rows
-    for row in found:
-        assert row.batch_size >= 1
-        assert row.devices >= 1
-        assert 0 < row.seconds < math.inf
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

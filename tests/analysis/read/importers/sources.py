@@ -15,18 +15,7 @@ from cbs.trial.store import Store
 from tests.factories import SLOPE
 
 GIVEN = {"metric": "loss", "direction": "below", "target": 2.4, "metric_unit": "nats", "example_unit": "sequence"}
-FLAGS = [
-    "--metric",
-    "loss",
-    "--direction",
-    "below",
-    "--target",
-    "2.4",
-    "--metric-unit",
-    "nats",
-    "--example-unit",
-    "sequence",
-]
+FLAGS = [text for name, value in GIVEN.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @dataclass(frozen=True)

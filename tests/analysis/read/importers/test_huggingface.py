@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +89,6 @@ def test_a_folder_of_runs_is_told_apart_by_names(tmp_path: Path) -> None:
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
 
 
-def test_settings_of_a_hyperparameter_search_are_read_on_request(tmp_path: Path) -> None:
-    state = trainer_state(CURVES[0].rows, trial_params={"learning_rate": 2e-5, "seed": 3})
-    (tmp_path / "trainer_state.json").write_text(state)
-    columns = {"lr": "config.trial_params.learning_rate", "seed": "config.trial_params.seed"}
-    constants = {"optimizer": "adamw", "batch_size": "4"}
-    wanted = settings(metric="eval_loss", columns=columns, constants=constants)
-    (result,) = import_runs([tmp_path / "trainer_state.json"], tmp_path / "out", wanted).trials
-    assert (result.config.lr, result.config.seed) == (2e-5, 3)
-
-
-def test_a_run_that_ends_in_nan_diverged(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text(trainer_state([(1, 3.0), (2, math.nan)]))
-    wanted = settings(metric="eval_loss", constants=BOTH | {"batch_size": "4"})
-    (result,) = import_runs([tmp_path], tmp_path / "out", wanted).trials
-    assert result.status == "DIVERGED"
-
-
 def test_a_run_without_the_metric_is_left_out_with_a_note(tmp_path: Path) -> None:
     for name, rows in (("adamw-b2", CURVES[0].rows), ("adamw-b4", [])):
         (tmp_path / "in" / name).mkdir(parents=True)
@@ -115,14 +97,6 @@ def test_a_run_without_the_metric_is_left_out_with_a_note(tmp_path: Path) -> Non
     imported = import_runs([tmp_path / "in"], tmp_path / "out", wanted)
     assert "left out 1 runs without eval_loss: adamw-b4" in imported.notes
     assert len(imported.trials) == 1
-
-
-def test_the_metrics_there_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text(trainer_state(CURVES[0].rows))
-    with pytest.raises(
-        DataError, match="no run has the metric 'eval_los'; available: eval_loss, eval_runtime, learning"
-    ):
-        import_runs([tmp_path], tmp_path / "out", settings(metric="eval_los", constants=BOTH | {"batch_size": "4"}))
 
 
 @pytest.mark.parametrize(

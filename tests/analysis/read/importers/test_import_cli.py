@@ -75,14 +75,6 @@ def test_imported_curves_give_their_critical_batch_size(run: Cli, tmp_path: Path
     assert fit["simple_noise_scale_note"] == "no gradient moments were recorded"
 
 
-def test_figures_and_tables_of_an_import_are_drawn(run: Cli, tmp_path: Path) -> None:
-    assert run("import", *table(tmp_path / "in"), "-o", tmp_path / "out", *FLAGS)[0] == 0
-    code, out, err = run("analyze", tmp_path / "out", "--resamples", "100")
-    assert code == 0, err
-    assert (tmp_path / "out" / "analysis" / "figures" / "steps.png").exists()
-    assert "32" in out
-
-
 def test_a_person_is_told_what_was_imported(run: Cli, tmp_path: Path) -> None:
     code, out, _ = run("import", *table(tmp_path / "in"), "-o", tmp_path / "out", *FLAGS)
     assert code == 0

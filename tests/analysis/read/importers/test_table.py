@@ -43,17 +43,6 @@ def test_every_kind_of_table_gives_the_curves_that_were_written(tmp_path: Path, 
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
 
 
-def test_the_critical_batch_size_of_known_curves_comes_out(tmp_path: Path) -> None:
-    import_runs([write_csv(tmp_path / "runs.csv", long_rows())], tmp_path / "out", settings())
-    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100))
-    # five sizes a factor of 4 apart: between them even an exact curve is known to some percent
-    assert answer.critical_batch_size == pytest.approx(32.0, rel=0.1)
-    assert answer.min_steps.value == pytest.approx(100.0, rel=0.1)
-    assert {point.best_lr for point in answer.points} == {2e-3}
-    assert not answer.noise_scale.measured
-    assert answer.noise_scale.note == "no gradient moments were recorded"
-
-
 def test_a_sweep_of_our_own_comes_back_the_same(tmp_path: Path) -> None:
     truths = {"adamw": Truth(noise=0.05), "muon": Truth(noise=0.05, min_examples=3000)}
     store = sweep(tmp_path / "ours", truths, batch_sizes=(4, 16, 64, 256), lrs=LRS[1:6], seeds=2, growth=1.1)

@@ -10,7 +10,6 @@ import pytest
 
 from analysis.read.importers import import_runs
 from cbs.errors import DataError, MissingDependencyError
-from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, settings
 
 pytest.importorskip("tensorboard")
@@ -82,17 +81,6 @@ def test_scalars_that_are_tensors_and_several_files_of_a_run(tmp_path: Path) -> 
         writer.close()
     import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
     assert close(curves_of(tmp_path / "out")["in"], [(step, 10.0 / step) for step in (1, 2, 3, 4)])
-
-
-def test_the_axis_may_be_examples_or_tokens(tmp_path: Path) -> None:
-    write(tmp_path / "in", [(step * 4 * 32, 3.0) for step in (1, 2)])
-    wanted = settings(metric="eval/loss", columns={"tokens": "step"}, tokens_per_example=32, constants=BOTH)
-    import_runs([tmp_path / "in"], tmp_path / "out", wanted)
-    (result,) = Store(tmp_path / "out").results()
-    assert [row.step for row in result.evaluations] == [1, 2]
-    elsewhere = settings(metric="eval/loss", columns={"step": "global_step"}, constants=BOTH)
-    with pytest.raises(DataError, match=r"no column 'global_step'; it has step, eval/loss; see --column step=THEIRS"):
-        import_runs([tmp_path / "in"], tmp_path / "more", elsewhere)
 
 
 @pytest.mark.parametrize(
