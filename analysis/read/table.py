@@ -11,7 +11,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,6 +61,12 @@ class Sheet:
         if title not in self.columns:
             raise DataError(f"{self.name} has no column {shown(title)}; it has {self.titles}; {remedy}")
         return self.columns[title]
+
+    def known(self, titles: Collection[str]) -> None:
+        """Refuse columns of any other title."""
+        for title in self.columns:
+            if title not in titles:
+                raise DataError(f"{self.name}: unknown column {title!r}; known columns are {', '.join(titles)}")
 
     def titled(self, names: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
         """Return the title here of each of our ``names`` of columns: as ``renamed``, otherwise the same.

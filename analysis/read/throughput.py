@@ -255,9 +255,7 @@ class Assumed(Throughput):
 def read_throughput(path: str | os.PathLike[str]) -> StepTimeTable:
     """Read a table of step times, see the module docstring; errors name the file, the row and the remedy."""
     table = read_table(path)
-    unknown = [name for name in table.columns if name not in _COLUMNS]
-    if unknown:
-        raise DataError(f"{table.name}: unknown column {unknown[0]!r}; known columns are {', '.join(_COLUMNS)}")
+    table.known(_COLUMNS)
     table.need("batch_size", "add it, in examples per step")
     if ("seconds_per_step" in table.columns) == ("examples_per_second" in table.columns):
         raise DataError(

@@ -24,20 +24,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array
+from analysis.arrays import UNKNOWN
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond, learning_rates
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
 from analysis.extensions.schedule_plan.outcome import outcomes, verdict
-from analysis.extensions.schedule_plan.phases import PhaseEstimate, steps_of
+from analysis.extensions.schedule_plan.phases import steps_of
 from analysis.extensions.schedule_plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from analysis.extensions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import OpenLoop, RunSettings
+from cbs.schedules.batch_size import RunSettings
 from cbs.schedules.batch_size.base import of_table
 from cbs.schedules.batch_size.text import parse_amount
 from cbs.trial.config import Schedule
@@ -108,13 +108,17 @@ def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> Sche
     sizes = allowed(source, ask, price)
     steps, cost = steps_of(source.phases, sizes), costs(source, ask, sizes, price)
     of_phases, at_ends = chosen(source, ask, sizes, steps, cost, config.confidence)
-    table, ends = _table(source.phases, of_phases, ask)
+    ends = np.cumsum(
+        of_phases * [np.exp(phase.log_steps(of_phases[[at]])[0, 0]) for at, phase in enumerate(source.phases)]
+    )
     budget = ask.budget or math.ceil(ends[-1])
+    run = RunSettings(batch_size=int(of_phases[0]), examples=budget, lr_schedule=Schedule())
+    starts = [0.0, *ends[:-1].tolist()]
+    table = of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, of_phases, strict=True)))
     stage_sizes = [stage.batch_size for stage in table.stages]
     rules, place = learning_rates(source, ask, stage_sizes)
     rule = None if place is None else rules[place]
-    plan_outcomes = list(outcomes(source, ask, table, rules, best_constant(source, cost, sizes), config))
-    plan_outcomes[place or 0] = replace(plan_outcomes[place or 0], recommended=True)
+    plan_outcomes = outcomes(source, ask, table, rules, place or 0, best_constant(source, cost, sizes), config)
     last = [int(np.flatnonzero(of_phases == size)[-1]) for size in stage_sizes]
     counts = table.steps(budget)
     if not counts[0]:
@@ -143,7 +147,7 @@ def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> Sche
         ),
         phase_ends=tuple(ends.tolist()),
         lr_rule=rule.name if rule else "",
-        outcomes=tuple(plan_outcomes),
+        outcomes=plan_outcomes,
         verdict=verdict(plan_outcomes[place or 0], source, plan_outcomes[-1], config),
         notes=(*source.notes, *at_ends, *_of_budget(budget, float(ends[-1])), *rule_notes),
     )
@@ -162,15 +166,6 @@ def _of_budget(budget: int, whole: float) -> list[str]:
             "kept, and nothing is known"
         ]
     return [f"the budget ends before the last phase, which takes {number(whole)} examples"] if budget < whole else []
-
-
-def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> tuple[OpenLoop, Array]:
-    """Return the stages as a trainer takes them, and the examples at which the phases end."""
-    sizes = np.asarray(chosen)
-    ends = np.cumsum(sizes * [np.exp(phase.log_steps(sizes[[at]])[0, 0]) for at, phase in enumerate(phases)])
-    run = RunSettings(batch_size=int(sizes[0]), examples=ask.budget or math.ceil(ends[-1]), lr_schedule=Schedule())
-    starts = [0.0, *ends[:-1].tolist()]
-    return of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, sizes, strict=True))), ends
 
 
 def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | None, sizes: Sequence[int]) -> list[str]:

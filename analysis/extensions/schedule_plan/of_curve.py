@@ -31,9 +31,7 @@ def of_curve(
     ``DataError`` names the line and the remedy.
     """
     table = read_table(path)
-    for name in table.columns:
-        if name not in _COLUMNS:
-            raise DataError(f"{table.name}: unknown column {name!r}; known columns are {', '.join(_COLUMNS)}")
+    table.known(_COLUMNS)
     for name in ("examples", "critical_batch_size", "batch_size"):
         table.need(name, "a plan needs it")
     rows = range(len(table.places))

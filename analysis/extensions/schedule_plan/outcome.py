@@ -17,6 +17,7 @@ which gives S(B) and the constant batch size with which a plan is compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,12 @@ def outcomes(
     ask: PlanRequest,
     table: OpenLoop,
     rules: Sequence[LearningRateRule],
+    recommended: int,
     constant: int,
     config: AnalysisConfig,
 ) -> tuple[PlanOutcome, ...]:
-    """Return the outcomes of the plan under every rule, and of a constant batch size."""
+    """Return the outcomes of the plan under every rule, of which one is ``recommended``, and of a constant batch
+    size."""
     stages = [stage.batch_size for stage in table.stages]
 
     def outcome(name: str, sizes: Sequence[int], lrs: Sequence[float | None], course: PlanCost | None) -> PlanOutcome:
@@ -77,6 +80,7 @@ def outcomes(
         outcome(f"plan, {rule.name}", stages, [_times(rule.base, each) for each in rule.factors], course_of(rule))
         for rule in rules
     ] or [outcome("plan", stages, [None] * len(stages), course_of(None))]
+    plans[recommended] = replace(plans[recommended], recommended=True)
     best_lr = source.best_lr(constant).value
     return (*plans, outcome(f"constant {constant:,}", [constant], [best_lr], along(source.entire, [0], [constant])))
 
