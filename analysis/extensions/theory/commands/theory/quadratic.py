@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,13 +88,14 @@ def command(
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
     if pieces != 0 and not 2 <= pieces <= 1000:
         raise ConfigError(f"--pieces must be from 2 to 1,000, got {pieces}; leave it out for constant rates alone")
-    sizes = parse_batch_sizes(batch_sizes or "4..65536")
+    asked: dict[str, Any] = {
+        "optimizers": optim or ("sgd", "momentum", "ema"),
+        "batch_sizes": parse_batch_sizes(batch_sizes or "4..65536"),
+        "powers": parse_numbers(power, "--power", float),
+        "target": 0.01 if target is None else target,
+    }
     if as_published:
-        notebook = as_notebook(
-            optim or ("sgd", "momentum", "ema"), batch_sizes=sizes, powers=parse_numbers(power, "--power", float),
-            target=0.01 if target is None else target, dimension=dimension,
-        )  # fmt: skip
-        tell(notebook, (), as_json=as_json, wide=wide)
+        tell(as_notebook(**asked, dimension=dimension), (), as_json=as_json, wide=wide)
         return
     try:
         model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
@@ -102,10 +103,7 @@ def command(
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
     with progress("predicting the curves (seconds to minutes)") as update:
         answer = quadratic(
-            optim or ("sgd", "momentum", "ema"),
-            batch_sizes=sizes,
-            powers=parse_numbers(power, "--power", float),
-            target=0.01 if target is None else target,
+            **asked,
             momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
             decays=parse_numbers(ema, "--ema", float) if ema else (None,),
             pieces=pieces,
