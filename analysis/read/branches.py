@@ -6,7 +6,8 @@ sweep that starts from a checkpoint but contains no multiples is a sweep like an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,13 +141,13 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     where = f"{group.optimizer} at {number(born)} {group.example_unit}s"
     if budgets.max() > window + rows["batch_size"].max():
         notes.append(f"{where}: windows differ; all branches are compared after the shortest, of {number(window)}")
-    ends = [list(_losses(row, (window, window / 2), sign)) for _, row in rows.iterrows()]
-    missing = int(np.isnan([end for end, _ in ends]).sum())
-    if missing:
+    every = [row for _, row in rows.iterrows()]
+    losses = [_loss(row, window, sign) for row in every]
+    if missing := int(np.isnan(losses).sum()):
         notes.append(f"{where}: {missing} of {len(rows)} branches left out that did not train to the end of the window")
     kept = rows.assign(
-        loss=[end for end, _ in ends],
-        half=[half for _, half in ends],
+        loss=losses,
+        half=[_loss(row, window / 2, sign) for row in every],
         start=[
             sign * float(values[0]) if len(values) and not examples[0] else np.nan
             for values, examples in zip(rows["values"], rows["examples"], strict=True)
@@ -166,13 +167,11 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     )
 
 
-def _losses(row: Any, windows: Sequence[float], sign: float) -> Iterator[float]:
-    """Yield the loss at the end of every window: NaN if unknown, infinity if the branch diverged."""
+def _loss(row: Any, window: float, sign: float) -> float:
+    """Return the loss at the end of a window: NaN if unknown, infinity if the branch diverged."""
     examples, values = np.asarray(row["examples"], float), np.asarray(row["values"], float)
-    for window in windows:
-        if TrialStatus(row["status"]) is TrialStatus.DIVERGED:
-            yield np.inf
-        elif not len(examples) or examples[-1] < window - leeway(window, row["batch_size"]):
-            yield np.nan
-        else:
-            yield sign * end_mean(examples, values, window)
+    if TrialStatus(row["status"]) is TrialStatus.DIVERGED:
+        return math.inf
+    if not len(examples) or examples[-1] < window - leeway(window, row["batch_size"]):
+        return math.nan
+    return sign * end_mean(examples, values, window)

@@ -33,7 +33,7 @@ from analysis.extensions.schedule_plan.of_trace import of_trace
 from analysis.extensions.schedule_plan.outcome import outcomes, verdict
 from analysis.extensions.schedule_plan.phases import steps_of
 from analysis.extensions.schedule_plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
-from analysis.extensions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
+from analysis.extensions.schedule_plan.sizes import allowed, best_constant, chosen, price_of, seconds
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number
 from cbs.errors import ConfigError
@@ -106,7 +106,8 @@ def plan_schedule(sources: Sequence[PhaseSource], ask: PlanRequest, config: Anal
 def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> SchedulePlan:
     price, decided_by = price_of(source, ask)
     sizes = allowed(source, ask, price)
-    steps, cost = steps_of(source.phases, sizes), costs(source, ask, sizes, price)
+    steps = steps_of(source.phases, sizes)
+    cost = seconds(source, ask, sizes) if price is None else sizes + price
     of_phases, at_ends = chosen(source, ask, sizes, steps, cost, config.confidence)
     ends = np.cumsum(
         of_phases * [np.exp(phase.log_steps(of_phases[[at]])[0, 0]) for at, phase in enumerate(source.phases)]

@@ -95,7 +95,7 @@ def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: Anal
 
 
 def _times(base: Quantity, factor: Quantity) -> float | None:
-    return None if base.value is None or factor.value is None else base.value * factor.value
+    return None if base.value is None else factor.times(base.value).value
 
 
 def _course(source: PhaseSource, table: OpenLoop, rule: LearningRateRule, config: AnalysisConfig) -> PlanCost | None:

@@ -34,11 +34,6 @@ class PhaseEstimate:
     critical: Quantity
     log_steps: Callable[[Array], Array] = field(repr=False)
 
-    @property
-    def drawn(self) -> bool:
-        """Whether there are draws."""
-        return len(self.log_steps(np.ones(1))) > 1
-
 
 @dataclass(frozen=True)
 class PlanCost:
@@ -94,12 +89,6 @@ def _between(x: Array, y: Array, at: Array) -> Array:
     return np.asarray(y0 + share * (y1 - y0))
 
 
-def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
-    """Return the batch size with the least ``steps`` (see :func:`steps_of`) times ``weights``, the cost of a step at
-    each of the increasing ``sizes``, in every phase, shape ``[1 + R, phases]``; the smallest of ties."""
-    return np.asarray(sizes[(steps * weights).argmin(axis=2)])
-
-
 def lower_ends(best: Array, confidence: float) -> Array:
     """Return the lower end of the two-sided interval of each phase's best batch size, but never smaller than that of an
     earlier phase; without draws, the best one itself."""
@@ -113,7 +102,8 @@ def doubled(phases: Sequence[PhaseEstimate], first: float, largest: float) -> Ar
     lower end."""
     size, sizes = first, []
     for phase in phases:
-        low = phase.critical.interval[0] if phase.drawn else phase.critical.value
+        drawn = len(phase.log_steps(np.ones(1))) > 1
+        low = phase.critical.interval[0] if drawn else phase.critical.value
         while low is not None and low > 2 * size and 2 * size <= largest:
             size *= 2
         sizes.append(size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.time_curves import candidates
-from analysis.extensions.schedule_plan.phases import best_sizes, doubled, lower_ends, steps_of
+from analysis.extensions.schedule_plan.phases import doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.plans import PlanRequest
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number, plural
@@ -71,11 +71,6 @@ def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array
     return sizes
 
 
-def costs(source: PhaseSource, ask: PlanRequest, sizes: Array, price: float | None) -> Array:
-    """Return the cost of a step at each batch size, shape ``[M]``: examples plus the price, or seconds."""
-    return sizes + price if price is not None else seconds(source, ask, sizes)
-
-
 def seconds(source: PhaseSource, ask: PlanRequest, sizes: Array) -> Array:
     """Return the seconds per step at each batch size, shape ``[M]``."""
     assert ask.throughput is not None
@@ -98,7 +93,7 @@ def chosen(
             return steps_up, []
         why = "allowed" if more > (ask.max_batch_size or math.inf) else "known"
         return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
-    best, notes = lower_ends(best_sizes(steps, cost, sizes), confidence), []
+    best, notes = lower_ends(sizes[(steps * cost).argmin(axis=2)], confidence), []  # the smallest of ties
     if len(sizes) > 1 and best[-1] == sizes[-1]:
         why = (
             "allowed" if sizes[-1] + (ask.divisible_by or source.grain) > (ask.max_batch_size or math.inf) else "known"

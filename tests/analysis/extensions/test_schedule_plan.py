@@ -21,7 +21,7 @@ from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
-from analysis.extensions.schedule_plan.phases import PhaseEstimate, along, best_sizes, doubled, lower_ends, steps_of
+from analysis.extensions.schedule_plan.phases import PhaseEstimate, along, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.extensions.schedule_plan.stages import stages
@@ -244,7 +244,7 @@ def test_sizes_divide_grow_and_stay_below_the_cap(folder: Path) -> None:
 
 def test_the_best_size_is_the_root_of_price_times_scale_and_its_lower_end_decides() -> None:
     phases, price, sizes = [phase(1.0, 16.0, (9.0, 25.0)), phase(2.0, 400.0, (100.0, 900.0))], 25.0, np.arange(1.0, 200)
-    best = best_sizes(steps_of(phases, sizes), sizes + price, sizes)
+    best = sizes[(steps_of(phases, sizes) * (sizes + price)).argmin(axis=2)]
     assert best.tolist() == [[20.0, 100.0], [15.0, 50.0], [25.0, 150.0]]
     assert lower_ends(best, 0.95).tolist() == [15.0, 50.0]
     assert lower_ends(best[:1], 0.95).tolist() == [20.0, 100.0]
