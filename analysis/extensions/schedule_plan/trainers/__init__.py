@@ -73,12 +73,12 @@ class TrainerFormat(ABC):
     """The format of one trainer. Raises ``ConfigError`` for what it cannot write or read.
 
     Attributes:
-        mark: what a text in the format contains.
+        mark: what a text in the format contains; empty if the format is only written.
         in_tokens: what the trainer counts in tokens, for the message if these are unknown.
         carries_lr: whether the format includes the learning rate.
     """
 
-    mark: str
+    mark: str = ""
     in_tokens: str = ""
     carries_lr: bool = False
 
@@ -86,10 +86,10 @@ class TrainerFormat(ABC):
     def write(self, export: ScheduleExport) -> str:
         """Return the text that the trainer takes."""
 
-    @abstractmethod
     def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule:
         """Return the schedule in a text with the mark that :meth:`write` or a person wrote; an error of Python says
         that it is damaged."""
+        raise NotImplementedError
 
     def tokens(self, per_example: int | None) -> int:
         """Return the tokens per example, without which this format cannot be written or read."""
@@ -150,7 +150,7 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSched
     """Read a schedule in the format of any trainer, or a plain table ``0:768 250B:1536``."""
     for name in TRAINERS:
         trainer = TRAINERS[name]()
-        if trainer.mark in text:
+        if trainer.mark and trainer.mark in text:
             try:
                 return _checked(trainer.read(text, tokens_per_example))
             except _UNREADABLE as error:
