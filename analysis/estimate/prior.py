@@ -5,9 +5,10 @@ r"""What is assumed of a curve of ln steps against the batch size, before its po
 a power law of any level c with a departure d. The exponent :math:`\ln a` has mean 0 and standard deviation
 :data:`EXPONENT`; :math:`x_0` may lie anywhere (:data:`PLACE`). The slope :math:`d'` is a Gaussian process with a Matérn
 kernel of order 3/2 and the length :data:`LENGTH`; how large it is, is learned: each of :data:`SIZES` counts by its
-likelihood. So does a jump (:data:`JUMPS`) in each gap between batch sizes, and a kink (:data:`KINKS`) at every place:
-two straight lines in place of the power law, which no smooth departure follows. The power law is linearised at its most
-likely parameters, so that what is left is a mixture of normal distributions of the slopes in the pieces of a grid.
+likelihood. So does a knee that is blunter or sharper than the law's (:data:`OTHERS`), a jump (:data:`JUMPS`) in each
+gap between batch sizes, and a kink (:data:`KINKS`) at every place: two straight lines in place of the power law, which
+no smooth departure follows. The laws are linearised at their most likely parameters, so that what is left is a mixture
+of normal distributions of the slopes in the pieces of a grid.
 
 A Gaussian process with such a mixture of scales is treated in Rasmussen and Williams, "Gaussian Processes for Machine
 Learning" (2006), sections 2.7 and 5.4.
@@ -31,9 +32,13 @@ EXPONENT, PLACE = 0.3, 3.0
 
 LENGTH = 2.0
 SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
-WEIGHTS = (0.2, 0.25, 0.25, 0.2, 0.1)
+WEIGHTS = (0.15, 0.3, 0.3, 0.17, 0.08)
 """Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
+
+OTHERS, BLURRED = {0.7: 0.12, 2.0: 0.24}, (0.03, 0.12)
+"""Sharpness g of other knees than the law's, :math:`(1 + e^{-a g (x - x_0)})^{1/g}`, and their probabilities; sizes of
+departures beside them, both alike."""
 
 JUMPS, JUMP = 0.1, 0.25
 """Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
@@ -111,53 +116,79 @@ class StepsPrior:
     def slopes(self, edges: Array, log_sizes: Array, means: Array, covariance: Array) -> Slopes:
         """Return the prior linearised at the most likely power law through ``means`` ``[M]``, known up to
         ``covariance``."""
-        place, log_exponent = self._likeliest(log_sizes, means, covariance)
-        middles, small, exponent = edges + STEP / 2, 1e-4, math.exp(log_exponent)
-        base = _slope(middles, place, exponent)
-        by_place = (_slope(middles, place + small, exponent) - base) / small
-        by_exponent = (_slope(middles, place, exponent * math.exp(small)) - base) / small
-        # linear in ln a from where it is most likely, but with its mean at 0: the prior counts once
-        law = base - log_exponent * by_exponent, np.stack([by_place, by_exponent], axis=1) * self.spread
+        middles, kernel = edges + STEP / 2, matern(edges, LENGTH)
         held = self.hyperbola or not self.departs
-        sizes, weights = ([1e-6], [1.0]) if held else (SIZES, WEIGHTS)
+        at = self._likeliest(log_sizes, means, covariance)
+        laws = [self._law(middles, *at, 1.0)]
+        if held:
+            usual = [(0, 1e-6, 1.0)]
+        else:
+            usual = [
+                (0, size, (1 - sum(OTHERS.values())) * weight) for size, weight in zip(SIZES, WEIGHTS, strict=True)
+            ]
+            for sharpness, share in OTHERS.items():
+                usual += [(len(laws), size, share / len(BLURRED)) for size in BLURRED]
+                laws.append(
+                    self._law(middles, *self._likeliest(log_sizes, means, covariance, sharpness, at), sharpness)
+                )
         # beside fewer than two sizes on either side neither a jump nor a kink can be told from the curve
         gaps = np.empty(0) if held else (log_sizes[1:-2] + log_sizes[2:-1]) / 2
         kinks = edges[(edges > log_sizes[1]) & (edges < log_sizes[-2])] if len(gaps) else np.empty(0)
-        powers, odd = len(sizes) + len(gaps), len(gaps) + len(kinks)
-        jumps = np.zeros((len(sizes) + odd, len(edges)))
-        jumps[len(sizes) + np.arange(len(gaps)), np.searchsorted(edges, gaps) - 1] = self.scale * JUMP / STEP
+        odd = len(gaps) + len(kinks)
+        jumps = np.zeros((len(usual) + odd, len(edges)))
+        jumps[len(usual) + np.arange(len(gaps)), np.searchsorted(edges, gaps) - 1] = self.scale * JUMP / STEP
         before = 1.0 * (edges < kinks[:, None] - STEP / 2)
         lines = np.stack([before * BEFORE[1], (1 - before) * AFTER[1]], axis=2) * self.scale
-        kernel = matern(middles, LENGTH)
+        of_law = [law for law, *_ in usual] + [0] * len(gaps)
+        chances = np.r_[[weight for *_, weight in usual], _each(JUMPS, len(gaps)), _each(KINKS, len(kinks))]
         return Slopes(
             edges=edges,
-            base=np.r_[np.tile(law[0], (powers, 1)), -before * BEFORE[0] - (1 - before) * AFTER[0]],
-            derivatives=np.r_[np.tile(law[1], (powers, 1, 1)), lines],
+            base=np.r_[[laws[k][0] for k in of_law], -before * BEFORE[0] - (1 - before) * AFTER[0]],
+            derivatives=np.r_[[laws[k][1] for k in of_law], lines],
             kernel=kernel,
             root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))), dtype=float),
-            sizes=self.scale * np.append(sizes, np.full(odd, BESIDE)),
+            sizes=self.scale * np.r_[[size for _, size, _ in usual], np.full(odd, BESIDE)],
             jumps=jumps,
-            log_weights=np.log(np.r_[weights, _each(JUMPS, len(gaps)), _each(KINKS, len(kinks))]),
-            places=np.r_[np.full(len(sizes), np.nan), gaps, kinks],
-            at=np.array([place, 0.0]),
+            log_weights=np.log(chances),
+            places=np.r_[np.full(len(usual), np.nan), gaps, kinks],
+            at=np.array([at[0], 0.0]),
             spread=self.spread,
         )
 
-    def _likeliest(self, x: Array, values: Array, covariance: Array) -> tuple[float, float]:
-        """Return place and ln exponent of the most likely power law."""
+    def _law(self, at: Array, place: float, log_exponent: float, sharpness: float) -> tuple[Array, Array]:
+        """Return slopes of the law ``[U]``, and by one standard deviation of its parameters ``[U, 2]``."""
+        small, base = 1e-4, _slope(at, place, log_exponent, sharpness)
+        by_place = (_slope(at, place + small, log_exponent, sharpness) - base) / small
+        by_exponent = (_slope(at, place, log_exponent + small, sharpness) - base) / small
+        # linear in ln a from where it is most likely, but with its mean at 0: the prior counts once
+        return base - log_exponent * by_exponent, np.stack([by_place, by_exponent], axis=1) * self.spread
+
+    def _likeliest(
+        self,
+        x: Array,
+        values: Array,
+        covariance: Array,
+        sharpness: float = 1.0,
+        near: tuple[float, float] | None = None,
+    ) -> tuple[float, float]:
+        """Return place and ln exponent of the most likely law, ``near`` others or anywhere."""
         root = np.linalg.inv(np.linalg.cholesky(covariance))
         spread = self.spread * np.array([2.5, 1.0])
 
         def residuals(p: Array) -> Array:
-            curve = p[0] + np.logaddexp(0, -math.exp(p[2]) * (x - p[1]))
+            curve = p[0] + np.logaddexp(0, -sharpness * math.exp(p[2]) * (x - p[1])) / sharpness
             return np.r_[root @ (values - curve), p[2] / spread[1], (p[1] - x.mean()) / spread[0]]
 
         def jacobian(p: Array) -> Array:
-            slope = _slope(x, p[1], math.exp(p[2]))
+            slope = _slope(x, p[1], p[2], sharpness)
             columns = np.stack([np.ones(len(x)), -slope, slope * (x - p[1])], axis=1)
             return np.r_[-root @ columns, [[0.0, 0.0, 1 / spread[1]], [0.0, 1 / spread[0], 0.0]]]
 
-        starts = ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
+        starts = (
+            ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
+            if near is None
+            else [[values.min(), *near]]
+        )
         found = min(
             (least_squares(residuals, start, jacobian, method="lm") for start in starts), key=lambda each: each.cost
         )
@@ -175,5 +206,6 @@ def matern(places: Array, length: float) -> Array:
     return 2.0 * (1 + apart) * np.exp(-apart)
 
 
-def _slope(at: Array, place: float, exponent: float) -> Array:
-    return -exponent / (1 + np.exp(np.clip(exponent * (at - place), -50, 50)))
+def _slope(at: Array, place: float, log_exponent: float, sharpness: float) -> Array:
+    exponent = math.exp(log_exponent)
+    return -exponent / (1 + np.exp(np.clip(sharpness * exponent * (at - place), -50, 50)))

@@ -84,13 +84,16 @@ class Mixed(NamedTuple):
     log_density: float
 
 
-def power_law(points: np.ndarray, law: tuple[float, float], spreads: tuple[float, float]) -> np.ndarray:
+def power_law(
+    points: np.ndarray, law: tuple[float, float], spreads: tuple[float, float], sharpness: float = 1.0
+) -> np.ndarray:
     """The power law of a place and a ln of the exponent at points, and what a standard deviation of each adds, shape
     ``[3, K]``."""
     small = 1e-5
 
     def power(place: float, log_exponent: float) -> np.ndarray:
-        return np.array([math.log1p(math.exp(-math.exp(log_exponent) * (x - place))) for x in points])
+        exponent = sharpness * math.exp(log_exponent)
+        return np.array([math.log1p(math.exp(-exponent * (x - place))) for x in points]) / sharpness
 
     by_place = (power(law[0] + small, law[1]) - power(law[0] - small, law[1])) / (2 * small)
     by_exponent = (power(law[0], law[1] + small) - power(law[0], law[1] - small)) / (2 * small)
