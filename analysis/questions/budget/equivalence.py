@@ -104,14 +104,19 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
 
 
 def _largest(found: Losses, margin: float, confidence: float) -> Quantity:
-    """Return the largest batch size within the margin of the best one that was run, which is the same in all draws:
-    the least of several noisy losses is too low."""
-    logs = np.log(found.sizes[~found.edges])
+    """Return the largest batch size within the margin of the best one that was run.
+
+    The least of several noisy losses is too low, and so is a drawn loss where the draw has its least. The best one is
+    therefore drawn by its probability, apart from the loss it is given.
+    """
+    kept = ~found.edges
+    logs = np.log(found.sizes[kept])
     if len(logs) < 2:
         return UNKNOWN
     places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
-    best = logs[[found.values[~found.edges].argmin()]]
-    within = largest_within(places, found.at(places), margin, found.at(best)[:, 0])
+    losses = found.drawn[:, kept] if len(found.drawn) else found.values[None, kept]
+    best_of_another = np.roll(losses.argmin(axis=1), len(losses) // 2)
+    within = largest_within(places, found.at(places), margin, losses[np.arange(len(losses)), best_of_another])
     tail = 0.5 - confidence / 2
     low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
     value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))
