@@ -7,8 +7,8 @@ reached the target by their steps, those that were given up by being slower than
 from all conditions, most from the nearest, within a factor of about 1.6, so that a few runs with one seed suffice. An
 average over all places also takes out the luck of the winner, which is the lowest of several noisy numbers.
 
-A neighbour above that diverged says nothing about the parabola but that it ends somewhere before: there the objective
-may rise at once.
+A neighbour above that diverged, or is far slower than the parabola through the winner and those below it, says nothing
+about that parabola but that it ends somewhere before (:mod:`analysis.estimate.wall`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scipy.special import log_ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
+from analysis.estimate.wall import Wall, wall
 
 _NEIGHBOURS = 2
 
@@ -58,16 +59,18 @@ class Shape:
         crude: error of the shape at a learning rate, as a share of how much slower it is than the winner.
         unlike: standard deviation of the saving because no bottom has quite this shape, as a share of it: of a
             parabola, a cubic term that makes one side twice as steep as the other moves the depth by about as much.
+        steepest: how fast the objective falls with ln lr at most: steps are in proportion to 1/lr where it is small.
     """
 
     skews: tuple[float, ...] = (0.0,)
     skewed: float = 1.0
     crude: float = 0.15
     unlike: float = 0.3
+    steepest: float = 1.0
 
 
 PARABOLA = Shape()
-SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3)
+SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, steepest=math.inf)
 """For losses, which are known so well that the parabola's error would be larger than the noise."""
 
 
@@ -124,12 +127,18 @@ def at_best(studies: Sequence[Study], shape: Shape = PARABOLA) -> list[AtBest]:
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
     """
     studies = [_tried(study.along_lr) for study in studies]
-    curvatures = _neighbouring(np.log([study.batch_size for study in studies]), [_curvature(s) for s in studies])
-    noise = _own_noise(studies)
-    return [_one(study, curvature, noise, shape) for study, curvature in zip(studies, curvatures, strict=True)]
+    noise, own = _own_noise(studies), np.array([_curvature(study) for study in studies])
+    # above the winner, where training is hardly stable, runs of a seed scatter more
+    below = _own_noise(studies, above=0)
+    walls = [_wall(study, below, shape) for study in studies]
+    # that of a parabola that ends between its points is too large
+    whole = np.where([wall is None for wall in walls], own, np.nan)
+    curvatures = _neighbouring(np.log([study.batch_size for study in studies]), whole if (whole > 0).any() else own)
+    rows = zip(studies, curvatures, walls, strict=True)
+    return [_one(study, curvature, noise, shape, wall) for study, curvature, wall in rows]
 
 
-def _one(study: Study, curvature: float, noise: float, shape: Shape) -> AtBest:
+def _one(study: Study, curvature: float, noise: float, shape: Shape, wall: Wall | None) -> AtBest:
     winner = study.winner
     if winner is None:
         known = np.isfinite(study.bound)
@@ -160,7 +169,7 @@ def _one(study: Study, curvature: float, noise: float, shape: Shape) -> AtBest:
         return replace(found, **_edge(logs, winner))
     if not curvature > 0:
         return replace(found, **_unbent(logs, winner))
-    bottom = _Bottom(study, winner, curvature, noise, shape)
+    bottom = _Bottom(study, winner, curvature, noise, shape, wall)
     # a seed without a run at the winner has a level still; one that is blurred, or has a bound alone, keeps its own
     whole = np.isnan(found.values) & np.isnan(found.floors) & np.isnan(found.ceilings)
     levels = bottom.levels + np.nan_to_num(found.values - values)
@@ -189,7 +198,9 @@ class _Bottom:
         saving, variance: how far it lies below that, and the variance of the difference that all seeds share.
     """
 
-    def __init__(self, study: Study, winner: int, curvature: float, noise: float, shape: Shape) -> None:
+    def __init__(
+        self, study: Study, winner: int, curvature: float, noise: float, shape: Shape, wall: Wall | None
+    ) -> None:
         places = np.log(study.lrs / study.lrs[winner])
         below, above = -float(places[winner - 1]), float(places[winner + 1])
         bends = curvature * np.exp(_ALIKE * np.linspace(-2.5, 2.5, 11))
@@ -201,7 +212,8 @@ class _Bottom:
         )
         apart[winner] = 0.0  # infinite where a seed did not get there
         rows = _window(apart, winner, noise)
-        cliff = winner + 1 not in rows and not np.isfinite(study.bound[winner + 1]).any()
+        if wall is not None:
+            rows = rows[rows <= winner]
         rises = bend * (_basin(places[:, None] - at, skew) - _basin(-at, skew))  # over the winner, [L, K]
         there = np.isfinite(table[rows])
         certain = there / (noise**2 + (shape.crude * apart[rows, None]) ** 2)
@@ -210,28 +222,53 @@ class _Bottom:
             levels = np.einsum("ln,lnk->nk", certain, left) / certain.sum(axis=0)[:, None]
         chances = -0.5 * np.einsum("ln,lnk->k", certain, np.where(there[..., None], left - levels, 0.0) ** 2)
         chances -= 0.5 * (np.log(bend / curvature) / _ALIKE) ** 2 + 0.5 * (skew / shape.skewed) ** 2
-        for row in (winner - 1, winner + 1):
+        for row in (winner - 1,) if wall is not None else (winner - 1, winner + 1):
             bounds = _logs(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
             for seed in np.flatnonzero(np.isfinite(bounds) & there.any(axis=0)):
                 over = levels[seed] + rises[row] - bounds[seed]
                 chances += log_ndtr(over / np.hypot(math.sqrt(2) * noise, shape.crude * rises[row]))
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
-        depth, more = bend * _basin(-at, skew), np.zeros(len(at))
-        if cliff:
-            # the limit of stability lies anywhere up to the learning rate that diverged; at most so far may it be gone
-            limits = np.linspace(0.05, 0.95, 10)[:, None] * above
-            depths = np.where(at > limits, bend * (_basin(-at, skew) - _basin(limits - at, skew)), depth)
-            depth, more = depths.mean(axis=0), depths.var(axis=0)
-            at = np.minimum(at, limits).mean(axis=0)
+        depth = bend * _basin(-at, skew)
         with np.errstate(invalid="ignore"):
             self.levels = levels @ weights
         values = np.nanmean(levels, axis=0) - depth
         self.place, self.saving, self.curvature = (float(weights @ each) for each in (at, depth, bend))
         self.step = (below + above) / 2
         self.place_variance = max(float(weights @ (at - self.place) ** 2), (_SKEWED * self.step) ** 2)
-        spread = float(weights @ ((values - weights @ values) ** 2 + more))
-        self.variance = spread + (shape.unlike * self.saving) ** 2
+        self.variance = float(weights @ (values - weights @ values) ** 2) + (shape.unlike * self.saving) ** 2
+        if wall is not None:
+            own = np.log(study.steps[winner])
+            self.levels = np.where(np.isfinite(own), own, self.levels)
+            self.place, self.saving = wall.place, wall.saving
+            self.place_variance = max(wall.place_variance, (_SKEWED * self.step) ** 2)
+            self.variance = wall.variance + (shape.unlike * self.saving) ** 2
+
+
+def _wall(study: Study, noise: float, shape: Shape) -> Wall | None:
+    """Return the bottom of a parabola that ended before the learning rate above the winner; ``None`` if it did not."""
+    winner = study.winner
+    if winner is None or not np.isfinite(study.lrs).all() or not 0 < winner < len(study.lrs) - 1:
+        return None
+    means, places = _means(study), np.log(study.lrs / study.lrs[winner])
+    rows = np.arange(max(winner - 2, 0), winner + 1)
+    rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
+    if not np.isfinite(means[rows]).all():
+        return None
+    deviations = noise / np.sqrt(np.isfinite(study.steps[rows]).sum(axis=1))
+    late, above = _late(study, winner + 1), float(places[winner + 1])
+    return wall(places[rows], means[rows], deviations, late, above, shape.steepest)
+
+
+def _late(study: Study, row: int) -> float:
+    """Return the mean objective of a learning rate, or what it is at least; infinite where a run diverged."""
+    ran = study.ran[row]
+    known = np.where(
+        np.isfinite(study.steps[row]),
+        study.steps[row],
+        np.where(np.isfinite(study.bound[row]), study.bound[row], np.inf),
+    )
+    return float(np.log(known[ran]).mean()) if ran.any() else -math.inf
 
 
 def _tried(study: Study) -> Study:
@@ -296,10 +333,9 @@ def _curvature(study: Study) -> float:
     return float((rises - falls) / (logs[2] - logs[0]))
 
 
-def _neighbouring(log_sizes: Array, curvatures: Sequence[float]) -> Array:
+def _neighbouring(log_sizes: Array, own: Array) -> Array:
     """Return the geometric mean of the positive curvatures around every batch size, shape ``[M]``; NaN if none is
     known."""
-    own = np.array(curvatures)
     known = own > 0
     if not known.any():
         return np.full(len(own), np.nan)
@@ -307,7 +343,7 @@ def _neighbouring(log_sizes: Array, curvatures: Sequence[float]) -> Array:
     return np.exp((weights @ np.log(own[known])) / weights.sum(axis=1))
 
 
-def _own_noise(studies: Sequence[Study]) -> float:
+def _own_noise(studies: Sequence[Study], above: int = _NEIGHBOURS) -> float:
     """Return the standard deviation of one run's objective without what all learning rates of a seed share, pooled
     over conditions.
 
@@ -318,7 +354,7 @@ def _own_noise(studies: Sequence[Study]) -> float:
     winners = [study for study in studies if study.winner is not None]
     for study in winners:
         winner = study.winner or 0
-        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + _NEIGHBOURS + 1] / study.steps[winner])
+        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + above + 1] / study.steps[winner])
         for row in apart:
             both = row[np.isfinite(row)]
             if len(both) > 1 and np.ptp(both) > 0:

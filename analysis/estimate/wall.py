@@ -1,0 +1,72 @@
+"""The best learning rate below the limit of stability, which no parabola knows of.
+
+Above the best learning rate training may end at once: it diverges, or is hardly stable. If the next learning rate is
+far slower than the parabola through the winner and those below it, that parabola ended somewhere before. What is saved
+is then what it falls until there, and on the left it may be nearly straight: steps are in proportion to 1/lr there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.arrays import Array
+
+_SLOWER = 3.0
+"""By how many standard deviations a learning rate has to be slower than the parabola says, beside as much as that rises
+on either side, for it to have ended."""
+
+_FASTER = 1.2
+"""How many times the steepest fall may be exceeded."""
+
+_DRAWS = 400
+
+
+class Wall(NamedTuple):
+    """The bottom of a parabola that ends before the next learning rate: ln of its learning rate over the winner's and
+    the variance of that, and how far it lies below the winner and the variance of that."""
+
+    place: float
+    place_variance: float
+    saving: float
+    variance: float
+
+
+def wall(logs: Array, means: Array, deviations: Array, late: float, above: float, steepest: float) -> Wall | None:
+    """Return the bottom where the parabola ended; ``None`` if the next learning rate is about as slow as it says.
+
+    The parabola is drawn by the noise of its points, with any curvature that is possible if there are only two, and so
+    is its end, anywhere before the next learning rate.
+
+    Args:
+        logs: ln of two or three learning rates over the winner's, of which the last is the winner, increasing.
+        means: objective there.
+        deviations: standard deviations of these.
+        late: objective of the next one above, or what it is at least; infinite where it diverged.
+        above: ln of that learning rate over the winner's.
+        steepest: how fast the objective falls with ln lr at most.
+    """
+    rng = np.random.default_rng(0)
+    *far, beside, here = means[:, None] + deviations[:, None] * rng.standard_normal((len(means), _DRAWS))
+    below = -float(logs[-2])
+    falls = (beside - here) / below
+    if far:
+        apart = float(logs[-2] - logs[-3])
+        bends = ((far[-1] - beside) / apart - falls) / (below + apart)
+    else:
+        # one that falls faster than it can in theory follows another law
+        room = np.maximum(steepest - falls, 0.0) if falls.mean() < _FASTER * steepest else math.inf
+        most = np.minimum(np.maximum(falls, 0.0), room) / below
+        bends = rng.uniform(size=_DRAWS) * most
+    slopes = falls - bends * below  # downwards, at the winner
+    expected = here - slopes * above + bends * above**2
+    rises = float(means[-2] - means[-1]) + max(float(expected.mean() - means[-1]), 0.0)
+    if late <= expected.mean() + rises + _SLOWER * math.hypot(expected.std(), deviations[-1]):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bottoms = np.where(bends > 0, slopes / (2 * bends), np.where(slopes > 0, math.inf, 0.0))
+    at = np.clip(np.minimum(bottoms, above * rng.uniform(size=_DRAWS)), -below, None)
+    saved = slopes * at - bends * at**2
+    return Wall(float(at.mean()), float(at.var()), float(saved.mean()), float(saved.var()))
