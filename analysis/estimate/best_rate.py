@@ -255,20 +255,13 @@ def _wall(study: Study, noise: float, shape: Shape) -> Wall | None:
     rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
     if not np.isfinite(means[rows]).all():
         return None
-    deviations = noise / np.sqrt(np.isfinite(study.steps[rows]).sum(axis=1))
-    late, above = _late(study, winner + 1), float(places[winner + 1])
-    return wall(places[rows], means[rows], deviations, late, above, shape.steepest)
-
-
-def _late(study: Study, row: int) -> float:
-    """Return the mean objective of a learning rate, or what it is at least; infinite where a run diverged."""
-    ran = study.ran[row]
-    known = np.where(
-        np.isfinite(study.steps[row]),
-        study.steps[row],
-        np.where(np.isfinite(study.bound[row]), study.bound[row], np.inf),
+    seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
+    # one run that cannot train there shows the limit, and not one that is fast
+    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])[study.ran[above]]
+    slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
+    return wall(
+        places[rows], means[rows], seeds, noise, above=float(places[above]), slowest=slowest, steepest=shape.steepest
     )
-    return float(np.log(known[ran]).mean()) if ran.any() else -math.inf
 
 
 def _tried(study: Study) -> Study:

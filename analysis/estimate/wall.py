@@ -1,8 +1,8 @@
 """The best learning rate below the limit of stability, which no parabola knows of.
 
-Above the best learning rate training may end at once: it diverges, or is hardly stable. If the next learning rate is
-far slower than the parabola through the winner and those below it, that parabola ended somewhere before. What is saved
-is then what it falls until there, and on the left it may be nearly straight: steps are in proportion to 1/lr there.
+Above the best learning rate training may end at once: it diverges, or is hardly stable. If a run at the next learning
+rate is far slower than the parabola through the winner and those below it, that parabola ended somewhere before. What
+is saved is then what it falls until there, and on the left it may be nearly straight: steps are in proportion to 1/lr.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from analysis.arrays import Array
 
 _SLOWER = 3.0
-"""By how many standard deviations a learning rate has to be slower than the parabola says, beside as much as that rises
+"""By how many standard deviations a run has to be slower than the parabola says, beside as much as that rises
 on either side, for it to have ended."""
 
 _FASTER = 1.2
@@ -34,7 +34,9 @@ class Wall(NamedTuple):
     variance: float
 
 
-def wall(logs: Array, means: Array, deviations: Array, late: float, above: float, steepest: float) -> Wall | None:
+def wall(
+    logs: Array, means: Array, seeds: Array, noise: float, *, above: float, slowest: float, steepest: float
+) -> Wall | None:
     """Return the bottom where the parabola ended; ``None`` if the next learning rate is about as slow as it says.
 
     The parabola is drawn by the noise of its points, with any curvature that is possible if there are only two, and so
@@ -43,13 +45,14 @@ def wall(logs: Array, means: Array, deviations: Array, late: float, above: float
     Args:
         logs: ln of two or three learning rates over the winner's, of which the last is the winner, increasing.
         means: objective there.
-        deviations: standard deviations of these.
-        late: objective of the next one above, or what it is at least; infinite where it diverged.
-        above: ln of that learning rate over the winner's.
+        seeds: number of runs in each.
+        noise: standard deviation of one run.
+        above: ln of the next learning rate over the winner's.
+        slowest: objective of its slowest run, or what it is at least; infinite where it diverged.
         steepest: how fast the objective falls with ln lr at most.
     """
     rng = np.random.default_rng(0)
-    *far, beside, here = means[:, None] + deviations[:, None] * rng.standard_normal((len(means), _DRAWS))
+    *far, beside, here = means[:, None] + (noise / np.sqrt(seeds))[:, None] * rng.standard_normal((len(means), _DRAWS))
     below = -float(logs[-2])
     falls = (beside - here) / below
     if far:
@@ -63,7 +66,7 @@ def wall(logs: Array, means: Array, deviations: Array, late: float, above: float
     slopes = falls - bends * below  # downwards, at the winner
     expected = here - slopes * above + bends * above**2
     rises = float(means[-2] - means[-1]) + max(float(expected.mean() - means[-1]), 0.0)
-    if late <= expected.mean() + rises + _SLOWER * math.hypot(expected.std(), deviations[-1]):
+    if slowest <= expected.mean() + rises + _SLOWER * math.hypot(expected.std(), noise):
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         bottoms = np.where(bends > 0, slopes / (2 * bends), np.where(slopes > 0, math.inf, 0.0))
