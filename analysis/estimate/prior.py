@@ -32,7 +32,7 @@ EXPONENT, PLACE = 0.3, 3.0
 
 LENGTH = 2.0
 SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
-WEIGHTS = (0.15, 0.3, 0.3, 0.17, 0.08)
+WEIGHTS = (0.3, 0.33, 0.22, 0.1, 0.05)
 """Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
 
