@@ -59,6 +59,7 @@ class Shape:
         crude: error of the shape at a learning rate, as a share of how much slower it is than the winner.
         unlike: standard deviation of the saving because no bottom has quite this shape, as a share of it: of a
             parabola, a cubic term that makes one side twice as steep as the other moves the depth by about as much.
+        left: error of the parabola below a learning rate at which training ends, likewise.
         steepest: how fast the objective falls with ln lr at most: steps are in proportion to 1/lr where it is small.
     """
 
@@ -66,11 +67,14 @@ class Shape:
     skewed: float = 1.0
     crude: float = 0.15
     unlike: float = 0.3
+    left: float = 0.0
     steepest: float = 1.0
 
 
 PARABOLA = Shape()
-SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, steepest=math.inf)
+SKEWED = Shape(
+    skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, left=0.15, steepest=math.inf
+)
 """For losses, which are known so well that the parabola's error would be larger than the noise."""
 
 
@@ -257,10 +261,19 @@ def _wall(study: Study, noise: float, shape: Shape) -> Wall | None:
         return None
     seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
     # one run that cannot train there shows the limit, and not one that is fast
-    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])[study.ran[above]]
+    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])
+    # a run that was given up trained, so that it is a bound of the parabola
+    known = known[study.ran[above] & (study.status[above] != "PRUNED")]
     slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
     return wall(
-        places[rows], means[rows], seeds, noise, above=float(places[above]), slowest=slowest, steepest=shape.steepest
+        places[rows],
+        means[rows],
+        seeds,
+        noise,
+        above=float(places[above]),
+        slowest=slowest,
+        steepest=shape.steepest,
+        crude=shape.left,
     )
 
 

@@ -21,6 +21,10 @@ on either side, for it to have ended."""
 _FASTER = 1.2
 """How many times the steepest fall may be exceeded."""
 
+_SAFE = 0.25
+"""Probability that the best learning rate lies below the one that is stated: past the end there is no training, and
+before it training is only slower."""
+
 _DRAWS = 400
 
 
@@ -35,7 +39,15 @@ class Wall(NamedTuple):
 
 
 def wall(
-    logs: Array, means: Array, seeds: Array, noise: float, *, above: float, slowest: float, steepest: float
+    logs: Array,
+    means: Array,
+    seeds: Array,
+    noise: float,
+    *,
+    above: float,
+    slowest: float,
+    steepest: float,
+    crude: float,
 ) -> Wall | None:
     """Return the bottom where the parabola ended; ``None`` if the next learning rate is about as slow as it says.
 
@@ -48,28 +60,37 @@ def wall(
         seeds: number of runs in each.
         noise: standard deviation of one run.
         above: ln of the next learning rate over the winner's.
-        slowest: objective of its slowest run, or what it is at least; infinite where it diverged.
+        slowest: objective of its slowest run, or what it is at least; infinite where it diverged, and minus infinity
+            where nothing is known.
         steepest: how fast the objective falls with ln lr at most.
+        crude: error of the parabola at a learning rate, as a share of how much slower it is than the winner.
     """
+    if slowest == -math.inf:
+        return None
     rng = np.random.default_rng(0)
-    *far, beside, here = means[:, None] + (noise / np.sqrt(seeds))[:, None] * rng.standard_normal((len(means), _DRAWS))
+    deviations = np.hypot(noise / np.sqrt(seeds), crude * (means - means[-1]))
+    *far, beside, here = means[:, None] + deviations[:, None] * rng.standard_normal((len(means), _DRAWS))
     below = -float(logs[-2])
     falls = (beside - here) / below
     if far:
         apart = float(logs[-2] - logs[-3])
         bends = ((far[-1] - beside) / apart - falls) / (below + apart)
+        expected = here - (falls - bends * below) * above + bends * above**2
+        rises = float(means[-2] - means[-1]) + max(float(expected.mean() - means[-1]), 0.0)
+        ended = slowest > expected.mean() + rises + _SLOWER * math.hypot(expected.std(), noise)
     else:
         # one that falls faster than it can in theory follows another law
-        room = np.maximum(steepest - falls, 0.0) if falls.mean() < _FASTER * steepest else math.inf
-        most = np.minimum(np.maximum(falls, 0.0), room) / below
-        bends = rng.uniform(size=_DRAWS) * most
-    slopes = falls - bends * below  # downwards, at the winner
-    expected = here - slopes * above + bends * above**2
-    rises = float(means[-2] - means[-1]) + max(float(expected.mean() - means[-1]), 0.0)
-    if slowest <= expected.mean() + rises + _SLOWER * math.hypot(expected.std(), noise):
+        steepest = steepest if falls.mean() < _FASTER * steepest else math.inf
+        bends = rng.uniform(size=_DRAWS) * np.clip(np.minimum(falls, steepest - falls), 0.0, None) / below
+        # a parabola through all three points would be so steep at the lowest
+        steep = falls + below / (below + above) * (falls + (slowest - here) / above)
+        ended = slowest == math.inf or steep.mean() > steepest + _SLOWER * (steep.std() + noise / (below + above))
+    if not ended:
         return None
+    slopes = falls - bends * below  # downwards, at the winner
     with np.errstate(divide="ignore", invalid="ignore"):
         bottoms = np.where(bends > 0, slopes / (2 * bends), np.where(slopes > 0, math.inf, 0.0))
     at = np.clip(np.minimum(bottoms, above * rng.uniform(size=_DRAWS)), -below, None)
     saved = slopes * at - bends * at**2
-    return Wall(float(at.mean()), float(at.var()), float(saved.mean()), float(saved.var()))
+    place = float(np.quantile(at, _SAFE))
+    return Wall(place, float(((at - place) ** 2).mean()), float(saved.mean()), float(saved.var()))
