@@ -59,7 +59,6 @@ class Shape:
         crude: error of the shape at a learning rate, as a share of how much slower it is than the winner.
         unlike: standard deviation of the saving because no bottom has quite this shape, as a share of it: of a
             parabola, a cubic term that makes one side twice as steep as the other moves the depth by about as much.
-        left: error of the parabola below a learning rate at which training ends, likewise.
         steepest: how fast the objective falls with ln lr at most: steps are in proportion to 1/lr where it is small.
     """
 
@@ -67,14 +66,11 @@ class Shape:
     skewed: float = 1.0
     crude: float = 0.15
     unlike: float = 0.3
-    left: float = 0.0
     steepest: float = 1.0
 
 
 PARABOLA = Shape()
-SKEWED = Shape(
-    skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, left=0.15, steepest=math.inf
-)
+SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, steepest=math.inf)
 """For losses, which are known so well that the parabola's error would be larger than the noise."""
 
 
@@ -233,14 +229,20 @@ class _Bottom:
                 chances += log_ndtr(over / np.hypot(math.sqrt(2) * noise, shape.crude * rises[row]))
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
-        depth = bend * _basin(-at, skew)
+        depth, more = bend * _basin(-at, skew), np.zeros(len(at))
+        if wall is not None and len(shape.skews) > 1:
+            # the left of a skewed bottom tells where it lies; it may end anywhere before the next learning rate
+            ends = np.linspace(0.05, 0.95, 10)[:, None] * above
+            depths = np.where(at > ends, bend * (_basin(-at, skew) - _basin(ends - at, skew)), depth)
+            depth, more = depths.mean(axis=0), depths.var(axis=0)
+            at, wall = np.minimum(at, ends).mean(axis=0), None
         with np.errstate(invalid="ignore"):
             self.levels = levels @ weights
         values = np.nanmean(levels, axis=0) - depth
         self.place, self.saving, self.curvature = (float(weights @ each) for each in (at, depth, bend))
         self.step = (below + above) / 2
         self.place_variance = max(float(weights @ (at - self.place) ** 2), (_SKEWED * self.step) ** 2)
-        self.variance = float(weights @ (values - weights @ values) ** 2) + (shape.unlike * self.saving) ** 2
+        self.variance = float(weights @ ((values - weights @ values) ** 2 + more)) + (shape.unlike * self.saving) ** 2
         if wall is not None:
             own = np.log(study.steps[winner])
             self.levels = np.where(np.isfinite(own), own, self.levels)
@@ -273,7 +275,6 @@ def _wall(study: Study, noise: float, shape: Shape) -> Wall | None:
         above=float(places[above]),
         slowest=slowest,
         steepest=shape.steepest,
-        crude=shape.left,
     )
 
 

@@ -47,7 +47,6 @@ def wall(
     above: float,
     slowest: float,
     steepest: float,
-    crude: float,
 ) -> Wall | None:
     """Return the bottom where the parabola ended; ``None`` if the next learning rate is about as slow as it says.
 
@@ -63,12 +62,11 @@ def wall(
         slowest: objective of its slowest run, or what it is at least; infinite where it diverged, and minus infinity
             where nothing is known.
         steepest: how fast the objective falls with ln lr at most.
-        crude: error of the parabola at a learning rate, as a share of how much slower it is than the winner.
     """
     if slowest == -math.inf:
         return None
     rng = np.random.default_rng(0)
-    deviations = np.hypot(noise / np.sqrt(seeds), crude * (means - means[-1]))
+    deviations = noise / np.sqrt(seeds)
     *far, beside, here = means[:, None] + deviations[:, None] * rng.standard_normal((len(means), _DRAWS))
     below = -float(logs[-2])
     falls = (beside - here) / below

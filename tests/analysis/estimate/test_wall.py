@@ -17,7 +17,7 @@ SEEDS = np.full(3, 3)
 def found(means: np.ndarray, slowest: float, noise: float = 0.01, steepest: float = 1.0) -> Wall | None:
     """By as many of the learning rates as there are means."""
     few = len(means)
-    return wall(LOGS[-few:], means, SEEDS[-few:], noise, above=STEP, slowest=slowest, steepest=steepest, crude=0.0)
+    return wall(LOGS[-few:], means, SEEDS[-few:], noise, above=STEP, slowest=slowest, steepest=steepest)
 
 
 @pytest.mark.parametrize("bend", [0.5, 2.0])
