@@ -1,14 +1,18 @@
 r"""The objective at the best learning rate of one condition, run by run.
 
-Around the best learning rate the objective is a parabola in :math:`\ln` lr plus a level for every seed. Its bottom is
-what a sweep with ever finer learning rates would have found. Where it lies and how bent it is are drawn on a grid, and
-weighed by what the winner (:func:`cbs.trial.lr_choice.best_lr`) and up to two neighbours on either side say: those that
-reached the target by their steps, those that were given up by being slower than that. The curvature is known in advance
-from all conditions, most from the nearest, within a factor of about 1.6, so that a few runs with one seed suffice. An
-average over all places also takes out the luck of the winner, which is the lowest of several noisy numbers.
+Around the best learning rate the objective is a basin in :math:`\ln` lr, a parabola or one that is steeper on one side,
+plus a level for every seed. Its bottom is what a sweep with ever finer learning rates would have found. Where it lies,
+how bent and how skew it is are taken from a grid, and weighed by what the winner
+(:func:`cbs.trial.lr_choice.best_lr`) and up to two neighbours on either side say: those that reached the target by
+their steps, those that were given up by being slower than that. An average over all places also takes out the luck of
+the winner, which is the lowest of several noisy numbers.
 
-A neighbour above that diverged, or is far slower than the parabola through the winner and those below it, says nothing
-about that parabola but that it ends somewhere before (:mod:`analysis.estimate.wall`).
+Of the curvature every other condition gives a likelihood, most the nearest, and the step of the grid a rough idea, so
+that a few runs with one seed suffice. No condition gives a number of its own, which would be too large: through a lucky
+winner every parabola is narrow.
+
+A neighbour above that diverged says nothing about the basin but that it ends somewhere before: there the objective may
+rise at once.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from scipy.special import log_ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from analysis.estimate.wall import Wall, wall
 
 _NEIGHBOURS = 2
 
@@ -31,47 +34,44 @@ _FARTHER = 8.0
 """How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
 allows four."""
 
-_ALIKE = 0.5
+_ALIKE = 0.3
 """Standard deviation of ln of the curvature of one condition around that of its neighbours."""
 
 _LENGTH = 2.0
 """Distance in ln B over which curvatures are alike."""
 
+_USUAL, _UNKNOWN = 0.1, 0.8
+"""By how much the objective usually rises at one step of the grid from its bottom, and the standard deviation of ln of
+that: what is usual in 33 sweeps of small models, and how far sweeps are from each other."""
+
+_BENDS = np.linspace(-3.4, 3.4, 35)
+"""ln of the curvatures that are tried over the usual one."""
+
+_PLACES = 49
+"""Number of places of the bottom that are tried."""
+
+_SKEWS, _SKEW = np.arange(-3.0, 3.1), 1.2
+"""How fast the curvature grows with ln lr, tried: 0 is a parabola. And the standard deviation of that in advance."""
+
+_CRUDE = 0.1
+"""Error of the shape at a learning rate, common to all seeds, as a share of how much slower it is than the winner."""
+
+_UNLIKE = 0.2
+"""Standard deviation of the saving because no bottom has quite such a shape, as a share of it."""
+
 _SKEWED = 1 / (6 * math.sqrt(3))
 """Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
 one side as on the other, it moves by up to 1/6 of a step: this is that of a uniform distribution on (-1/6, 1/6)."""
 
-_LEAST_NOISE = 1e-4
+_LEAST_NOISE, _USUAL_NOISE = 1e-4, 0.04
+_FEW = 4.0
+"""Degrees of freedom at most of what seeds say of the noise by their winners alone."""
+
 _CEILING = 0.9
 """Share of its steps that a run may have needed less, above which they are a ceiling and no value."""
 
 _OF_ITS_OWN = 0.7
 """Share of one run's noise that learning rates of the same seed do not have in common, where it is not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What a bottom may look like.
-
-    Attributes:
-        skews: how fast the curvature grows with ln lr, tried: 0 is a parabola.
-        skewed: standard deviation of their prior.
-        crude: error of the shape at a learning rate, as a share of how much slower it is than the winner.
-        unlike: standard deviation of the saving because no bottom has quite this shape, as a share of it: of a
-            parabola, a cubic term that makes one side twice as steep as the other moves the depth by about as much.
-        steepest: how fast the objective falls with ln lr at most: steps are in proportion to 1/lr where it is small.
-    """
-
-    skews: tuple[float, ...] = (0.0,)
-    skewed: float = 1.0
-    crude: float = 0.15
-    unlike: float = 0.3
-    steepest: float = 1.0
-
-
-PARABOLA = Shape()
-SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3, steepest=math.inf)
-"""For losses, which are known so well that the parabola's error would be larger than the noise."""
 
 
 def _basin(apart: Array, skew: Array) -> Array:
@@ -98,7 +98,7 @@ class AtBest:
             quite a parabola.
         edge: -1 if the lowest learning rate wins, 1 if the highest does, so that only a bound is known; otherwise 0.
         step: the step of the grid around it, in ln lr.
-        curvature: second derivative of the parabola in ln lr, halved; NaN if unknown.
+        curvature: second derivative at the bottom in ln lr, halved; NaN at an edge.
     """
 
     values: Array
@@ -119,27 +119,34 @@ class AtBest:
         return np.arange(len(self.values)) if self.seeds is None else self.seeds
 
 
-def at_best(studies: Sequence[Study], shape: Shape = PARABOLA) -> list[AtBest]:
+def at_best(studies: Sequence[Study]) -> list[AtBest]:
     """Return the objective (ln of a study's steps) at the best learning rate of every study, in increasing order of
     batch sizes.
 
     Where no seed reached the target, the best learning rate is unknown, but it took longer than the one that was given
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
     """
-    studies = [_tried(study.along_lr) for study in studies]
-    noise, own = _own_noise(studies), np.array([_curvature(study) for study in studies])
-    # above the winner, where training is hardly stable, runs of a seed scatter more
-    below = _own_noise(studies, above=0)
-    walls = [_wall(study, below, shape) for study in studies]
-    # that of a parabola that ends between its points is too large
-    whole = np.where([wall is None for wall in walls], own, np.nan)
-    curvatures = _neighbouring(np.log([study.batch_size for study in studies]), whole if (whole > 0).any() else own)
-    rows = zip(studies, curvatures, walls, strict=True)
-    return [_one(study, curvature, noise, shape, wall) for study, curvature, wall in rows]
+    found = [_with_winner(study.along_lr) for study in studies]
+    noise = _own_noise([(study, winner) for study, winner in found if winner is not None])
+    inner = [
+        at
+        for at, (study, winner) in enumerate(found)
+        if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner)
+    ]
+    bottoms = dict(zip(inner, _bottoms([(found[at][0], found[at][1] or 0) for at in inner], noise), strict=True))
+    return [_one(study, winner, bottoms.get(at)) for at, (study, winner) in enumerate(found)]
 
 
-def _one(study: Study, curvature: float, noise: float, shape: Shape, wall: Wall | None) -> AtBest:
+def _with_winner(study: Study) -> tuple[Study, int | None]:
+    """Return the study without learning rates of which no trial says anything about training, and its winner."""
     winner = study.winner
+    if winner is None or study.tried.all():
+        return study, winner
+    tried = study.at(study.tried)
+    return tried, tried.winner
+
+
+def _one(study: Study, winner: int | None, bottom: _Bottom | None) -> AtBest:
     if winner is None:
         known = np.isfinite(study.bound)
         longest = np.where(known.any(axis=1), np.where(known, study.bound, -np.inf).max(axis=1), np.inf)
@@ -164,12 +171,8 @@ def _one(study: Study, curvature: float, noise: float, shape: Shape, wall: Wall 
     )
     if not np.isfinite(study.lrs).all():
         return found
-    logs = np.log(study.lrs)
-    if study.at_edge(winner):
-        return replace(found, **_edge(logs, winner))
-    if not curvature > 0:
-        return replace(found, **_unbent(logs, winner))
-    bottom = _Bottom(study, winner, curvature, noise, shape, wall)
+    if bottom is None:
+        return replace(found, **_edge(np.log(study.lrs), winner))
     # a seed without a run at the winner has a level still; one that is blurred, or has a bound alone, keeps its own
     whole = np.isnan(found.values) & np.isnan(found.floors) & np.isnan(found.ceilings)
     levels = bottom.levels + np.nan_to_num(found.values - values)
@@ -181,106 +184,104 @@ def _one(study: Study, curvature: float, noise: float, shape: Shape, wall: Wall 
         variance=found.variance + bottom.variance,
         saving=bottom.saving,
         curvature=bottom.curvature,
-        log_lr=float(logs[winner]) + bottom.place,
+        log_lr=math.log(study.lrs[winner]) + bottom.place,
         log_lr_variance=bottom.place_variance,
         step=bottom.step,
     )
 
 
+def _bottoms(studies: Sequence[tuple[Study, int]], noise: float) -> list[_Bottom]:
+    """Return the bottoms of studies with their winners, which have neighbours on both sides."""
+    if not studies:
+        return []
+    steps = [float(np.log(study.lrs[winner + 1] / study.lrs[winner - 1])) / 2 for study, winner in studies]
+    bends = _USUAL * np.exp(_BENDS) / float(np.median(steps)) ** 2
+    basins = [_Basins(study, winner, noise, bends) for study, winner in studies]
+    chances = np.array([np.exp(each.logs - each.logs.max()).sum(axis=0) for each in basins])
+    priors = _neighbouring(np.log([study.batch_size for study, _ in studies]), chances)
+    return [_Bottom(each, prior) for each, prior in zip(basins, priors, strict=True)]
+
+
+class _Basins:
+    """What the runs of one condition say of every basin on a grid: ``Q`` places and skews, ``K`` bends.
+
+    Attributes:
+        bends: the curvatures, shape ``[K]``.
+        at: ln of the learning rate of the bottom over the winner's, shape ``[Q]``.
+        depth, more: how far the bottom lies below the winner, and the variance of that beside a cliff, per unit of the
+            bend and of its square, shape ``[Q]``.
+        level, lower: the objective of a seed at the winner is ``level`` less the bend times ``lower``, shapes ``[N]``
+            and ``[N, Q]``; NaN for a seed without a run.
+        logs: ln of the likelihood, and of the prior of the skew, shape ``[Q, K]``.
+        step: step of the grid around the winner, in ln lr.
+    """
+
+    def __init__(self, study: Study, winner: int, noise: float, bends: Array) -> None:
+        self.bends, table = bends, np.log(study.steps)
+        apart = _means(study) - table[winner][np.isfinite(table[winner])].mean()
+        apart[winner] = 0.0  # infinite where a seed did not get there
+        rows = _window(apart, winner, noise)
+        first, last = min(rows[0], winner - 1), max(rows[-1], winner + 1)
+        places = np.log(study.lrs[first : last + 1] / study.lrs[winner])
+        above = float(places[winner + 1 - first])
+        self.step = (above - float(places[winner - 1 - first])) / 2
+        tried = np.meshgrid(np.linspace(places[0], places[-1], _PLACES), _SKEWS, indexing="ij")
+        self.at, skew = (values.ravel() for values in tried)
+        self.depth, self.more = _basin(-self.at, skew), np.zeros(len(self.at))
+        rises = _basin(places[:, None] - self.at, skew) - self.depth  # over the winner, by learning rates, [., Q]
+        there = np.isfinite(table[rows])
+        of_rate, of_seed = np.nonzero(there)
+        values, forms = table[rows][there], rises[rows - first][of_rate]
+        # runs of a learning rate have the error of the shape in common
+        errors = np.where(of_rate[:, None] == of_rate, (_CRUDE * apart[rows][of_rate]) ** 2, 0.0)
+        certain = np.linalg.inv(errors + noise**2 * np.eye(len(values)))
+        ran, of_seed = np.unique(of_seed, return_inverse=True)
+        seeds = np.eye(len(ran))[of_seed]
+        levels = np.linalg.solve(seeds.T @ certain @ seeds, seeds.T @ certain)
+        self.level = np.full(table.shape[1], np.nan)
+        self.lower = np.full((table.shape[1], len(self.at)), np.nan)
+        self.level[ran], self.lower[ran] = levels @ values, levels @ forms
+        # the exponent is a parabola in the bend, without the levels, which may be anything
+        certain = certain - certain @ seeds @ levels
+        slope, bent = (certain @ values) @ forms, ((certain @ forms) * forms).sum(axis=0)
+        self.logs = np.outer(slope, bends) - np.outer(bent, bends**2 / 2) - 0.5 * (skew[:, None] / _SKEW) ** 2
+        for row in (winner - 1, winner + 1):
+            bounds = _logs(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
+            for seed in np.flatnonzero(np.isfinite(bounds) & np.isfinite(self.level)):
+                over = self.level[seed] - bounds[seed] + np.outer(rises[row - first] - self.lower[seed], bends)
+                crude = _CRUDE * np.outer(rises[row - first], bends)
+                self.logs += log_ndtr(over / np.sqrt(2 * noise**2 + crude**2))
+        if winner + 1 not in rows and not np.isfinite(study.bound[winner + 1]).any():
+            # the limit of stability lies anywhere up to the learning rate that diverged; at most so far may it be gone
+            limits = np.linspace(0.05, 0.95, 10)[:, None] * above
+            depths = np.where(self.at > limits, self.depth - _basin(limits - self.at, skew), self.depth)
+            self.depth, self.more = depths.mean(axis=0), depths.var(axis=0)
+            self.at = np.minimum(self.at, limits).mean(axis=0)
+
+
 class _Bottom:
-    """The bottom of the parabola around the winner, averaged over where it may lie.
+    """The bottom of the basin around the winner, averaged over what it may look like.
 
     Attributes:
         place, place_variance: ln of its learning rate over the winner's.
         step: step of the grid around the winner, in ln lr.
-        curvature: of the parabola.
+        curvature: second derivative at the bottom, halved.
         levels: objective of every seed at the winner, by all of its runs, shape ``[N]``; NaN for a seed without any.
         saving, variance: how far it lies below that, and the variance of the difference that all seeds share.
     """
 
-    def __init__(
-        self, study: Study, winner: int, curvature: float, noise: float, shape: Shape, wall: Wall | None
-    ) -> None:
-        places = np.log(study.lrs / study.lrs[winner])
-        below, above = -float(places[winner - 1]), float(places[winner + 1])
-        bends = curvature * np.exp(_ALIKE * np.linspace(-2.5, 2.5, 11))
-        grid = np.meshgrid(np.linspace(-below, above, 81), bends, shape.skews, indexing="ij")
-        at, bend, skew = (values.ravel() for values in grid)
-        table, apart = (
-            np.log(study.steps),
-            _means(study) - np.log(study.steps[winner][np.isfinite(study.steps[winner])]).mean(),
-        )
-        apart[winner] = 0.0  # infinite where a seed did not get there
-        rows = _window(apart, winner, noise)
-        if wall is not None:
-            rows = rows[rows <= winner]
-        rises = bend * (_basin(places[:, None] - at, skew) - _basin(-at, skew))  # over the winner, [L, K]
-        there = np.isfinite(table[rows])
-        certain = there / (noise**2 + (shape.crude * apart[rows, None]) ** 2)
-        left = np.where(there, table[rows], 0.0)[..., None] - rises[rows][:, None]
-        with np.errstate(invalid="ignore"):
-            levels = np.einsum("ln,lnk->nk", certain, left) / certain.sum(axis=0)[:, None]
-        chances = -0.5 * np.einsum("ln,lnk->k", certain, np.where(there[..., None], left - levels, 0.0) ** 2)
-        chances -= 0.5 * (np.log(bend / curvature) / _ALIKE) ** 2 + 0.5 * (skew / shape.skewed) ** 2
-        for row in (winner - 1,) if wall is not None else (winner - 1, winner + 1):
-            bounds = _logs(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
-            for seed in np.flatnonzero(np.isfinite(bounds) & there.any(axis=0)):
-                over = levels[seed] + rises[row] - bounds[seed]
-                chances += log_ndtr(over / np.hypot(math.sqrt(2) * noise, shape.crude * rises[row]))
-        weights = np.exp(chances - chances.max())
+    def __init__(self, basins: _Basins, prior: Array) -> None:
+        weights = np.exp(basins.logs - basins.logs.max()) * prior
         weights /= weights.sum()
-        depth, more = bend * _basin(-at, skew), np.zeros(len(at))
-        if wall is not None and len(shape.skews) > 1:
-            # the left of a skewed bottom tells where it lies; it may end anywhere before the next learning rate
-            ends = np.linspace(0.05, 0.95, 10)[:, None] * above
-            depths = np.where(at > ends, bend * (_basin(-at, skew) - _basin(ends - at, skew)), depth)
-            depth, more = depths.mean(axis=0), depths.var(axis=0)
-            at, wall = np.minimum(at, ends).mean(axis=0), None
-        with np.errstate(invalid="ignore"):
-            self.levels = levels @ weights
-        values = np.nanmean(levels, axis=0) - depth
-        self.place, self.saving, self.curvature = (float(weights @ each) for each in (at, depth, bend))
-        self.step = (below + above) / 2
-        self.place_variance = max(float(weights @ (at - self.place) ** 2), (_SKEWED * self.step) ** 2)
-        self.variance = float(weights @ ((values - weights @ values) ** 2 + more)) + (shape.unlike * self.saving) ** 2
-        if wall is not None:
-            own = np.log(study.steps[winner])
-            self.levels = np.where(np.isfinite(own), own, self.levels)
-            self.place, self.saving = wall.place, wall.saving
-            self.place_variance = max(wall.place_variance, (_SKEWED * self.step) ** 2)
-            self.variance = wall.variance + (shape.unlike * self.saving) ** 2
-
-
-def _wall(study: Study, noise: float, shape: Shape) -> Wall | None:
-    """Return the bottom of a parabola that ended before the learning rate above the winner; ``None`` if it did not."""
-    winner = study.winner
-    if winner is None or not np.isfinite(study.lrs).all() or not 0 < winner < len(study.lrs) - 1:
-        return None
-    means, places = _means(study), np.log(study.lrs / study.lrs[winner])
-    rows = np.arange(max(winner - 2, 0), winner + 1)
-    rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
-    if not np.isfinite(means[rows]).all():
-        return None
-    seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
-    # one run that cannot train there shows the limit, and not one that is fast
-    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])
-    # a run that was given up trained, so that it is a bound of the parabola
-    known = known[study.ran[above] & (study.status[above] != "PRUNED")]
-    slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
-    return wall(
-        places[rows],
-        means[rows],
-        seeds,
-        noise,
-        above=float(places[above]),
-        slowest=slowest,
-        steepest=shape.steepest,
-    )
-
-
-def _tried(study: Study) -> Study:
-    """Return the study without learning rates of which no trial says anything about training."""
-    return study.at(study.tried) if study.winner is not None else study
+        bends, of_place = basins.bends, weights.sum(axis=1)
+        first, second = weights @ bends, weights @ bends**2
+        self.step, self.place = basins.step, float(of_place @ basins.at)
+        self.place_variance = max(float(of_place @ (basins.at - self.place) ** 2), (_SKEWED * self.step) ** 2)
+        self.curvature = float(np.exp(weights.sum(axis=0) @ np.log(bends)))
+        self.levels, self.saving = basins.level - basins.lower @ first, float(first @ basins.depth)
+        lower = np.nanmean(basins.lower, axis=0) + basins.depth
+        spread = float(second @ (lower**2 + basins.more) - (first @ lower) ** 2)
+        self.variance = spread + (_UNLIKE * self.saving) ** 2
 
 
 def _edge(logs: Array, winner: int) -> dict[str, Any]:
@@ -316,63 +317,42 @@ def _window(apart: Array, winner: int, noise: float) -> np.ndarray:
     return np.arange(ends[0], ends[1] + 1)
 
 
-def _unbent(logs: Array, winner: int) -> dict[str, Any]:
-    """Return the place of the bottom if no curvature is known: anywhere between the middles of the gaps beside it."""
-    step = float(logs[winner + 1] - logs[winner - 1]) / 2
-    return {
-        "log_lr": float(logs[winner - 1] + 2 * logs[winner] + logs[winner + 1]) / 4,
-        "step": step,
-        "log_lr_variance": step**2 / 12,
-    }
+def _neighbouring(log_sizes: Array, chances: Array) -> Array:
+    """Return the probability of every bend in every condition by what the others say, shape ``[M, K]``, given the
+    likelihood of every bend in each, shape ``[M, K]``.
+
+    Around a level that is common to the neighbours ln of the bends scatters by :data:`_ALIKE`. The farther away a
+    condition is, the smaller is the power of its likelihood that counts.
+    """
+    scatter = np.exp(-0.5 * ((_BENDS[:, None] - _BENDS) / _ALIKE) ** 2)
+    scatter /= scatter.sum(axis=0)
+    weights = np.exp(-0.5 * ((log_sizes[:, None] - log_sizes) / _LENGTH) ** 2) * (1 - np.eye(len(log_sizes)))
+    logs = weights @ np.log(chances @ scatter + 1e-300) - 0.5 * (_BENDS / _UNKNOWN) ** 2
+    level = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray((level / level.sum(axis=1, keepdims=True)) @ scatter.T)
 
 
-def _curvature(study: Study) -> float:
-    """Return the curvature through the winner and its two neighbours, over seeds that ran all three; NaN if unknown."""
-    winner = study.winner
-    if winner is None or not np.isfinite(study.lrs).all() or not 0 < winner < len(study.lrs) - 1:
-        return math.nan
-    part = slice(winner - 1, winner + 2)
-    table, logs = np.log(study.steps[part]), np.log(study.lrs[part])
-    both = np.isfinite(table).all(axis=0)
-    if not both.any():
-        return math.nan
-    falls, rises = np.diff(table[:, both].mean(axis=1)) / np.diff(logs)
-    return float((rises - falls) / (logs[2] - logs[0]))
-
-
-def _neighbouring(log_sizes: Array, own: Array) -> Array:
-    """Return the geometric mean of the positive curvatures around every batch size, shape ``[M]``; NaN if none is
-    known."""
-    known = own > 0
-    if not known.any():
-        return np.full(len(own), np.nan)
-    weights = np.exp(-0.5 * ((log_sizes[:, None] - log_sizes[known]) / _LENGTH) ** 2) + 1e-9
-    return np.exp((weights @ np.log(own[known])) / weights.sum(axis=1))
-
-
-def _own_noise(studies: Sequence[Study], above: int = _NEIGHBOURS) -> float:
+def _own_noise(studies: Sequence[tuple[Study, int]]) -> float:
     """Return the standard deviation of one run's objective without what all learning rates of a seed share, pooled
-    over conditions.
+    over conditions with their winners.
 
-    Where no two learning rates have two seeds, it is a share of what the seeds at the winners scatter beyond what they
-    have in common at all batch sizes.
+    What the seeds at the winners scatter, beyond what they have in common at several batch sizes, counts for a few
+    degrees of freedom, and alone where no two learning rates have two seeds.
     """
     squares = freedom = 0.0
-    winners = [study for study in studies if study.winner is not None]
-    for study in winners:
-        winner = study.winner or 0
-        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + above + 1] / study.steps[winner])
+    for study, winner in studies:
+        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + _NEIGHBOURS + 1] / study.steps[winner])
         for row in apart:
             both = row[np.isfinite(row)]
             if len(both) > 1 and np.ptp(both) > 0:
                 squares += float(((both - both.mean()) ** 2).sum()) / 2
                 freedom += len(both) - 1
-    if freedom:
-        return max(math.sqrt(squares / freedom), _LEAST_NOISE)
-    seeds = max((len(study.seeds) for study in winners), default=0)
-    table = np.array([np.log(study.steps[study.winner or 0]) for study in winners if len(study.seeds) == seeds])
-    if seeds > 1 and len(table) > 1 and np.isfinite(table).all():
-        left = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
-        variance = float((left**2).sum()) / ((len(table) - 1) * (seeds - 1))
-        return max(_OF_ITS_OWN * math.sqrt(variance), _LEAST_NOISE)
-    return 0.03
+    seeds = max((len(study.seeds) for study, _ in studies), default=0)
+    table = np.array([np.log(study.steps[winner]) for study, winner in studies if len(study.seeds) == seeds])
+    if seeds > 1 and np.isfinite(table).all():
+        left = table - table.mean(axis=1, keepdims=True)
+        left = left - left.mean(axis=0) if len(left) > 1 else left
+        own = max(len(left) - 1, 1) * (seeds - 1)
+        share = min(1.0, _FEW / own)
+        squares, freedom = squares + share * _OF_ITS_OWN**2 * float((left**2).sum()), freedom + share * own
+    return max(math.sqrt(squares / freedom), _LEAST_NOISE) if freedom else _USUAL_NOISE

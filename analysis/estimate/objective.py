@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.best_rate import SKEWED, at_best
+from analysis.estimate.best_rate import at_best
 from analysis.estimate.draws import Draws, draw, draw_levels
 from analysis.estimate.line import Line
 from analysis.estimate.studies import Study, one_study
@@ -137,7 +137,7 @@ def draw_losses(
     which lowers the noise. With one seed its size is read off the scatter about the curve. ``name`` is as for
     :func:`analysis.estimate.draws.draw`.
     """
-    found, edges = at_best(studies, SKEWED), winners_at_edges(studies)
+    found, edges = at_best(studies), winners_at_edges(studies)
     sizes = np.array([study.batch_size for study in studies], dtype=float)
     values = np.array([float(np.nanmean(each.values)) for each in found])
     seeds = np.array([float(np.isfinite(study.steps[study.winner or 0]).sum()) for study in studies])

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from analysis.estimate.best_rate import AtBest, at_best
+from analysis.estimate.studies import Study
 from tests.analysis.estimate.known import study
+from tests.references.best_rate import bottom as reference
 
 CURVATURE = 0.2
 LEVELS = np.array([5.0, 5.01, 4.995])
@@ -31,10 +33,10 @@ def one(logs: np.ndarray, log_lrs: np.ndarray | None, **options: object) -> AtBe
 def test_the_bottom_of_a_parabola_at_uneven_learning_rates(log_lrs: list[float]) -> None:
     places = np.array(log_lrs)
     found = one(parabola(places), places)
-    np.testing.assert_allclose(found.values, LEVELS, atol=1e-3)
-    assert found.log_lr == pytest.approx(0.0, abs=0.01)
-    assert found.curvature == pytest.approx(CURVATURE, rel=0.01)
-    assert found.saving == pytest.approx(CURVATURE * np.abs(places).min() ** 2, abs=1e-3)
+    np.testing.assert_allclose(found.values, LEVELS, atol=2e-3)
+    assert found.log_lr == pytest.approx(0.0, abs=0.02)
+    assert found.curvature == pytest.approx(CURVATURE, rel=0.05)
+    assert found.saving == pytest.approx(CURVATURE * np.abs(places).min() ** 2, abs=2e-3)
     assert 0 < found.variance < 1e-4
 
 
@@ -56,20 +58,21 @@ def test_a_seed_that_was_not_run_at_the_winner_has_its_level_from_the_neighbours
     np.testing.assert_allclose(one(logs, EVEN).values, LEVELS, atol=1e-3)
 
 
-def test_curvature_is_borrowed_from_neighbouring_batch_sizes() -> None:
-    """Below the winner runs were stopped, so that two learning rates are left: with the curvature of the others they
-    have a bottom, without any it is not looked for."""
-    logs = parabola(EVEN[1:4], best=0.2)
-    status = np.full(logs.shape, "REACHED", dtype=object)
-    bound = np.full(logs.shape, np.nan)
+def stopped_below(best: float) -> Study:
+    """Three learning rates, the lowest of which was stopped after 165 steps."""
+    logs = parabola(EVEN[1:4], best=best)
+    status, bound = np.full(logs.shape, "REACHED", dtype=object), np.full(logs.shape, np.nan)
     bound[0], status[0], logs[0] = 165.0, "PRUNED", np.nan
-    lonely = study(8, logs, EVEN[1:4], status=status, bound=bound)
+    return study(8, logs, EVEN[1:4], status=status, bound=bound)
+
+
+def test_curvature_is_borrowed_from_neighbouring_batch_sizes() -> None:
+    lonely = stopped_below(0.2)
     alone, beside = at_best([lonely])[0], at_best([study(4, parabola(EVEN), EVEN), lonely])[1]
     np.testing.assert_allclose(beside.values, LEVELS, atol=0.01)
     assert beside.curvature == pytest.approx(CURVATURE, rel=0.3)
     assert beside.log_lr == pytest.approx(0.2, abs=0.1)
-    np.testing.assert_allclose(alone.values, logs[1])
-    assert (alone.saving, math.isnan(alone.curvature)) == (0.0, True)
+    assert beside.variance < 0.5 * alone.variance
 
 
 def noisy_grids(own: float, spacing: float, seeds: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,20 +94,64 @@ def noisy_grids(own: float, spacing: float, seeds: int, count: int) -> tuple[np.
     return np.array(errors), np.array(raw), np.array(variances)
 
 
-def test_the_luck_of_the_winner_is_taken_out() -> None:
-    """10 % noise of each run and 10 % more steps at twice the best learning rate: the winner of five is 1.6 % too fast
-    on average; the mean of 960 errors is known to .15 %."""
-    errors, raw, _ = noisy_grids(0.1, math.log(2), 3, 120)
-    assert raw.mean() < -0.012
-    assert abs(errors.mean()) < 0.5 * abs(raw.mean())
+@pytest.mark.parametrize(("ratio", "luck"), [(1.4, -0.03), (2.0, -0.01)])
+def test_the_luck_of_the_winner_is_taken_out(ratio: float, luck: float) -> None:
+    """10 % noise of each run, and 2 or 10 % more steps at the learning rates beside the best: the winner of five is too
+    fast by 3.7 or 1.5 % on average; the mean of 480 errors is known to .2 %."""
+    errors, raw, _ = noisy_grids(0.1, math.log(ratio), 3, 60)
+    assert raw.mean() < luck
+    assert abs(errors.mean()) < 0.012
     assert errors.std() < raw.std()
 
 
-def test_the_stated_variance_covers_the_error_of_the_grid() -> None:
-    """Of what all seeds share: errors beside the mean of three seeds of 4 %, of which the grid takes back a part."""
-    errors, _, variances = noisy_grids(0.04, math.log(2), 3, 60)
-    assert errors.std() ** 2 < 1.3 * (0.04**2 / 3 + variances.mean())
-    assert (variances > 0).all()
+def searched(rng: np.random.Generator, ratio: float, skew: float, own: float) -> list[Study]:
+    """Eight batch sizes as a search leaves them: one seed at every learning rate, stopped at 1.3 times its fewest
+    steps, three at the winner. The objective is 0 at the best learning rate of each."""
+    places, found = math.log(ratio) * np.arange(-2, 3), []
+    for best in rng.uniform(-0.5, 0.5, 8) * math.log(ratio):
+        apart = places - best
+        rises = apart**2 if skew == 0 else 2 * (np.expm1(skew * apart) - skew * apart) / skew**2
+        logs = CURVATURE * rises[:, None] + own * rng.standard_normal((5, 3))
+        logs[np.arange(5) != logs[:, 0].argmin(), 1:] = np.nan
+        late = logs > np.min(logs[:, 0]) + math.log(1.3)
+        late[:, 1:] = False
+        status = np.where(late, "PRUNED", np.where(np.isfinite(logs), "REACHED", "")).astype(object)
+        bound = np.where(late, 1.3 * math.exp(np.min(logs[:, 0])), np.nan)
+        found.append(study(8, np.where(late, np.nan, logs), places, status=status, bound=bound))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ratio", "skew", "least", "most"),
+    [(1.4, 0.0, 0.5, 1.5), (2.0, 0.0, 0.5, 1.5), (2.0, 1.5, 0.5, 1.5), (2.0, -1.5, 0.5, 1.5), (4.0, 0.0, 0.15, 1.0)],
+)
+def test_the_stated_variance_is_that_of_the_errors(ratio: float, skew: float, least: float, most: float) -> None:
+    """With what the noise of three seeds adds. At a ratio of 4 nothing beside a winner reached the target, at any batch
+    size: the steps are too many by 3 %, and how bent the bottom is is known from such grids alone."""
+    rng, own, errors, stated = np.random.default_rng(5), 0.025, [], []
+    for _ in range(25):
+        for each in at_best(searched(rng, ratio, skew, own)):
+            if not each.edge:
+                errors.append(each.values.mean())
+                stated.append(each.variance + own**2 / 3)
+    assert least < np.mean(np.square(errors)) / np.mean(stated) < most
+    assert abs(np.mean(errors)) < 0.01
+
+
+def test_every_number_is_that_of_plain_sums_over_the_grid() -> None:
+    logs = parabola(EVEN, best=0.25) + 0.03 * np.random.default_rng(3).standard_normal((5, 3))
+    logs[[0, 1, 3], 1:] = np.nan
+    logs[4] = np.nan
+    bounded, bound = np.full(logs.shape, "REACHED", dtype=object), np.full(logs.shape, np.nan)
+    bounded[~np.isfinite(logs)] = ""
+    bounded[1, 0], bound[1, 0], logs[1, 0], logs[0] = "PRUNED", 172.0, np.nan, np.nan
+    bounded[0], bounded[4] = "", ""
+    given = study(8, logs[1:4], EVEN[1:4], status=bounded[1:4], bound=bound[1:4])
+    (found,) = at_best([given])
+    values, variance, log_lr = reference(given, winner=1)
+    np.testing.assert_allclose(found.values, values, rtol=1e-9)
+    assert found.variance == pytest.approx(variance, rel=1e-6)
+    assert found.log_lr == pytest.approx(log_lr, rel=1e-6)
 
 
 @pytest.mark.parametrize("best", [0.2, 0.3])
