@@ -232,8 +232,11 @@ class _Basins:
         there = np.isfinite(table[rows])
         of_rate, of_seed = np.nonzero(there)
         values, forms = table[rows][there], rises[rows - first][of_rate]
-        # runs of a learning rate have the error of the shape in common
-        errors = np.where(of_rate[:, None] == of_rate, (_CRUDE * apart[rows][of_rate]) ** 2, 0.0)
+        # runs of a learning rate have the error of the shape in common; one that is hardly slower, because the bottom
+        # lies halfway, has as much of it as others as far away
+        slower, away = apart[rows], places[rows - first] ** 2
+        slower = np.maximum(slower, away * np.mean(slower[away > 0] / away[away > 0])) if len(rows) > 1 else slower
+        errors = np.where(of_rate[:, None] == of_rate, (_CRUDE * slower[of_rate]) ** 2, 0.0)
         certain = np.linalg.inv(errors + noise**2 * np.eye(len(values)))
         ran, of_seed = np.unique(of_seed, return_inverse=True)
         seeds = np.eye(len(ran))[of_seed]
