@@ -171,7 +171,7 @@ def parabola(best: float, lrs: Sequence[float] = LRS) -> list[list[float]]:
 def test_the_bottom_of_a_parabola_is_found_between_grid_points(best: float, lrs: Sequence[float]) -> None:
     noise = 1e-3 * np.random.default_rng(0).standard_normal((5, 3))
     found = one(np.array(parabola(best, lrs)) * np.exp(noise), lrs)
-    assert found.lr == pytest.approx(best, rel=0.02)
+    assert found.lr == pytest.approx(best, rel=0.03)
     assert found.edge == 0
     assert 0 < found.variance < (0.2 * found.step) ** 2
 

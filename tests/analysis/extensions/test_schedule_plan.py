@@ -122,7 +122,7 @@ def test_a_plan_of_any_rule_has_the_intrinsic_time_of_the_last_batch_size(folder
         assert None not in outcome.examples_saved.interval
     # the last batch size has its own best rate, which those steps were taken at, whatever the law says of it
     best = math.exp(np.interp(math.log(sizes[-1]), *np.log(np.array(source.best_lrs)).T))
-    assert best != pytest.approx(of_law[-1], rel=1e-3)
+    assert best != pytest.approx(of_law[-1], rel=1e-5)
     flat = named(plan, "plan, flat")
     assert flat.recommended
     assert flat.lrs == pytest.approx([best] * len(sizes))
