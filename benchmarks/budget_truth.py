@@ -138,7 +138,7 @@ def searched(world: World, size: int, start: float, least: float, rng: np.random
         places, at = best()
         lrs, losses = start * s.factor ** np.array(places), np.array([seen[place] for place in places])
         studies, scale = loss_studies([study_of(size, lrs, losses)], [losses])
-        between = 4 * scale.unit * math.sqrt(at_best(studies)[0].variance)
+        between = 4 * scale.unit * math.sqrt(at_best(studies, math.inf)[0].variance)
         if between <= FINE * least or at + 1 >= len(places):
             break
         run((places[at - 1] + places[at]) / 2, (places[at] + places[at + 1]) / 2)

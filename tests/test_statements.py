@@ -105,7 +105,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("fits.md", "have the prior probabilities {}, {}, {}, {} and {}", lambda: prior.WEIGHTS),
     (
         "fits.md",
-        "**A jump**, with probability {}: from some batch size on all runs are slower or faster, by about {:.0f} %",
+        "**A jump**, at odds of {}: from some batch size on all runs are slower or faster, by about {:.0f} %",
         lambda: (prior.JUMPS, 100 * prior.JUMP),
     ),
     ("fits.md", "A seed a factor of {} or more from the others", lambda: (study_draws.LEAST_FACTOR,)),
@@ -114,7 +114,19 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         "by more than a {} of its interval, in ln B, and by more than {:.0f} %",
         lambda: ({0.25: "quarter"}[diagnosis.MOVES], 100 * diagnosis.NOTABLE),
     ),
-    ("fits.md", "lowers chi squared by more than {:.0f} is named", lambda: (diagnosis.SUDDEN,)),
+    (
+        "fits.md",
+        "**A kink**, at odds of {}: no power law, but two straight lines that meet at any place, with the exponents "
+        "{:.0f} ± {} before and {} ± {} after it",
+        lambda: (prior.KINKS, *prior.BEFORE, *prior.AFTER),
+    ),
+    (
+        "fits.md",
+        "**Another knee**, with probability {}: `(1/g) ln(1 + (B_0/B)^(a g))` with g = {} (blunt) or g = {:.0f} "
+        "(sharp)",
+        lambda: (sum(prior.OTHERS.values()), *prior.OTHERS),
+    ),
+    ("fits.md", "a jump or a kink has a probability above {}, it is the verdict", lambda: (diagnosis.SUDDEN,)),
     ("fits.md", "until it is expected to be {:.0f} % narrower", lambda: (100 * (1 - GOAL),)),
     ("fits.md", "between two that are more than a factor of {} apart", lambda: (FARTHEST,)),
     ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),

@@ -11,8 +11,8 @@ Of the curvature every other condition gives a likelihood, most the nearest, and
 that a few runs with one seed suffice. No condition gives a number of its own, which would be too large: through a lucky
 winner every parabola is narrow.
 
-A neighbour above that diverged says nothing about the basin but that it ends somewhere before: there the objective may
-rise at once.
+A neighbour above that diverged, or is far slower than the parabola through the winner and those below it, says nothing
+about the basin but that it ends somewhere before (:mod:`analysis.estimate.wall`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from scipy.special import log_ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
+from analysis.estimate.wall import Wall, wall
 
 _NEIGHBOURS = 2
 
@@ -119,9 +120,12 @@ class AtBest:
         return np.arange(len(self.values)) if self.seeds is None else self.seeds
 
 
-def at_best(studies: Sequence[Study]) -> list[AtBest]:
+def at_best(studies: Sequence[Study], steepest: float = 1.0) -> list[AtBest]:
     """Return the objective (ln of a study's steps) at the best learning rate of every study, in increasing order of
     batch sizes.
+
+    ``steepest`` is how fast the objective falls with ln lr at most: steps are in proportion to 1/lr where it is small.
+    A loss has no such limit; infinite.
 
     Where no seed reached the target, the best learning rate is unknown, but it took longer than the one that was given
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
@@ -133,7 +137,11 @@ def at_best(studies: Sequence[Study]) -> list[AtBest]:
         for at, (study, winner) in enumerate(found)
         if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner)
     ]
-    bottoms = dict(zip(inner, _bottoms([(found[at][0], found[at][1] or 0) for at in inner], noise), strict=True))
+    # above the winner, where training is hardly stable, runs of a seed scatter more
+    below = _own_noise([(study, winner) for study, winner in found if winner is not None], above=0)
+    rows = [(found[at][0], found[at][1] or 0) for at in inner]
+    walls = [_wall(study, winner, below, steepest) for study, winner in rows]
+    bottoms = dict(zip(inner, _bottoms(rows, walls, noise, math.isfinite(steepest)), strict=True))
     return [_one(study, winner, bottoms.get(at)) for at, (study, winner) in enumerate(found)]
 
 
@@ -190,16 +198,46 @@ def _one(study: Study, winner: int | None, bottom: _Bottom | None) -> AtBest:
     )
 
 
-def _bottoms(studies: Sequence[tuple[Study, int]], noise: float) -> list[_Bottom]:
-    """Return the bottoms of studies with their winners, which have neighbours on both sides."""
+def _bottoms(
+    studies: Sequence[tuple[Study, int]], walls: Sequence[Wall | None], noise: float, straight: bool
+) -> list[_Bottom]:
+    """Return the bottoms of studies with their winners, which have neighbours on both sides.
+
+    Before a wall the basin may end anywhere; ``straight`` says that the wall knows better where, because the objective
+    falls nearly straight until there.
+    """
     if not studies:
         return []
     steps = [float(np.log(study.lrs[winner + 1] / study.lrs[winner - 1])) / 2 for study, winner in studies]
     bends = _USUAL * np.exp(_BENDS) / float(np.median(steps)) ** 2
-    basins = [_Basins(study, winner, noise, bends) for study, winner in studies]
+    basins = [
+        _Basins(study, winner, noise, bends, ended=each is not None)
+        for (study, winner), each in zip(studies, walls, strict=True)
+    ]
     chances = np.array([np.exp(each.logs - each.logs.max()).sum(axis=0) for each in basins])
     priors = _neighbouring(np.log([study.batch_size for study, _ in studies]), chances)
-    return [_Bottom(each, prior) for each, prior in zip(basins, priors, strict=True)]
+    bottoms = [_Bottom(each, prior) for each, prior in zip(basins, priors, strict=True)]
+    if straight:
+        for bottom, each, (study, winner) in zip(bottoms, walls, studies, strict=True):
+            if each is not None:
+                bottom.end_at(each, np.log(study.steps[winner]))
+    return bottoms
+
+
+def _wall(study: Study, winner: int, noise: float, steepest: float) -> Wall | None:
+    """Return the bottom of a parabola that ended before the learning rate above the winner; ``None`` if it did not."""
+    means, places = _means(study), np.log(study.lrs / study.lrs[winner])
+    rows = np.arange(max(winner - 2, 0), winner + 1)
+    rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
+    if not np.isfinite(means[rows]).all():
+        return None
+    seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
+    # one run that cannot train there shows the limit, and not one that is fast
+    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])
+    # a run that was given up trained, so that it is a bound of the parabola
+    known = known[study.ran[above] & (study.status[above] != "PRUNED")]
+    slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
+    return wall(places[rows], means[rows], seeds, noise, above=float(places[above]), slowest=slowest, steepest=steepest)
 
 
 class _Basins:
@@ -216,11 +254,13 @@ class _Basins:
         step: step of the grid around the winner, in ln lr.
     """
 
-    def __init__(self, study: Study, winner: int, noise: float, bends: Array) -> None:
+    def __init__(self, study: Study, winner: int, noise: float, bends: Array, *, ended: bool) -> None:
         self.bends, table = bends, np.log(study.steps)
         apart = _means(study) - table[winner][np.isfinite(table[winner])].mean()
         apart[winner] = 0.0  # infinite where a seed did not get there
         rows = _window(apart, winner, noise)
+        if ended:
+            rows = rows[rows <= winner]
         first, last = min(rows[0], winner - 1), max(rows[-1], winner + 1)
         places = np.log(study.lrs[first : last + 1] / study.lrs[winner])
         above = float(places[winner + 1 - first])
@@ -248,14 +288,14 @@ class _Basins:
         certain = certain - certain @ seeds @ levels
         slope, bent = (certain @ values) @ forms, ((certain @ forms) * forms).sum(axis=0)
         self.logs = np.outer(slope, bends) - np.outer(bent, bends**2 / 2) - 0.5 * (skew[:, None] / _SKEW) ** 2
-        for row in (winner - 1, winner + 1):
+        for row in (winner - 1,) if ended else (winner - 1, winner + 1):
             bounds = _logs(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
             for seed in np.flatnonzero(np.isfinite(bounds) & np.isfinite(self.level)):
                 over = self.level[seed] - bounds[seed] + np.outer(rises[row - first] - self.lower[seed], bends)
                 crude = _CRUDE * np.outer(rises[row - first], bends)
                 self.logs += log_ndtr(over / np.sqrt(2 * noise**2 + crude**2))
-        if winner + 1 not in rows and not np.isfinite(study.bound[winner + 1]).any():
-            # the limit of stability lies anywhere up to the learning rate that diverged; at most so far may it be gone
+        if ended:
+            # it may end anywhere before the next learning rate
             limits = np.linspace(0.05, 0.95, 10)[:, None] * above
             depths = np.where(self.at > limits, self.depth - _basin(limits - self.at, skew), self.depth)
             self.depth, self.more = depths.mean(axis=0), depths.var(axis=0)
@@ -285,6 +325,13 @@ class _Bottom:
         lower = np.nanmean(basins.lower, axis=0) + basins.depth
         spread = float(second @ (lower**2 + basins.more) - (first @ lower) ** 2)
         self.variance = spread + (_UNLIKE * self.saving) ** 2
+
+    def end_at(self, wall: Wall, winner: Array) -> None:
+        """Take the bottom from a wall, and the objective of seeds at the winner ``[N]`` from what they ran."""
+        self.levels = np.where(np.isfinite(winner), winner, self.levels)
+        self.place, self.saving = wall.place, wall.saving
+        self.place_variance = max(wall.place_variance, (_SKEWED * self.step) ** 2)
+        self.variance = wall.variance + (_UNLIKE * self.saving) ** 2
 
 
 def _edge(logs: Array, winner: int) -> dict[str, Any]:
@@ -335,7 +382,7 @@ def _neighbouring(log_sizes: Array, chances: Array) -> Array:
     return np.asarray((level / level.sum(axis=1, keepdims=True)) @ scatter.T)
 
 
-def _own_noise(studies: Sequence[tuple[Study, int]]) -> float:
+def _own_noise(studies: Sequence[tuple[Study, int]], above: int = _NEIGHBOURS) -> float:
     """Return the standard deviation of one run's objective without what all learning rates of a seed share, pooled
     over conditions with their winners.
 
@@ -344,7 +391,7 @@ def _own_noise(studies: Sequence[tuple[Study, int]]) -> float:
     """
     squares = freedom = 0.0
     for study, winner in studies:
-        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + _NEIGHBOURS + 1] / study.steps[winner])
+        apart = np.log(study.steps[max(winner - _NEIGHBOURS, 0) : winner + above + 1] / study.steps[winner])
         for row in apart:
             both = row[np.isfinite(row)]
             if len(both) > 1 and np.ptp(both) > 0:

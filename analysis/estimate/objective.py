@@ -137,7 +137,7 @@ def draw_losses(
     which lowers the noise. With one seed its size is read off the scatter about the curve. ``name`` is as for
     :func:`analysis.estimate.draws.draw`.
     """
-    found, edges = at_best(studies), winners_at_edges(studies)
+    found, edges = at_best(studies, math.inf), winners_at_edges(studies)
     sizes = np.array([study.batch_size for study in studies], dtype=float)
     values = np.array([float(np.nanmean(each.values)) for each in found])
     seeds = np.array([float(np.isfinite(study.steps[study.winner or 0]).sum()) for study in studies])
