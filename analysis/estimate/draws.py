@@ -285,24 +285,26 @@ class _Mixture:
     ) -> tuple[Array, Array]:
         """Return curves ``[R, G]``, and the parameters ``[R, P]`` of their laws, one for each of these combinations."""
         slopes, count = self.slopes, len(kind)
-        sizes, jumps = slopes.sizes[kind][:, None], self.jumps[kind]
+        sizes, jumps, basis = slopes.sizes[kind][:, None], self.jumps[kind], self.basis[kind]
         parameters = rng.standard_normal((count, slopes.derivatives.shape[2]))
-        departures = rng.standard_normal((count, len(slopes.edges))) @ slopes.root.T
+        departures = sizes * (rng.standard_normal((count, len(slopes.edges))) @ slopes.root.T)
         jumped = rng.standard_normal((count, 1))
-        by, base = slopes.derivatives[kind], slopes.base[kind]
-        drawn = np.einsum("rp,rup->ru", parameters, by) + sizes * departures + jumped * slopes.jumps[kind]
         levels = _LEVEL * rng.standard_normal(count)
         errors = sigma[:, None] * self.models.errors(model, key, rng)
         errors = errors + rng.standard_normal((count, len(self.extra))) @ np.linalg.cholesky(self.extra).T
-        apart = self.left[kind, model] - (drawn @ self.at.T + levels[:, None] + errors)
+        measured = np.einsum("rp,rmp->rm", parameters, basis) + departures @ self.at.T + jumped * jumps
+        apart = self.left[kind, model] - (measured + levels[:, None] + errors)
         covariance = self.kinds[kind] + sigma[:, None, None] ** 2 * self.models.covariances[model]
         gap = np.linalg.solve(covariance, apart[..., None])[..., 0]
-        moved = np.einsum("rm,rmp->rp", gap, self.basis[kind])
-        drawn = drawn + np.einsum("rp,rup->ru", moved, by) + sizes**2 * (gap @ self.across)
-        drawn = drawn + (gap * jumps).sum(axis=1)[:, None] * slopes.jumps[kind]
+        parameters = parameters + np.einsum("rm,rmp->rp", gap, basis)
+        jumped = jumped + (gap * jumps).sum(axis=1)[:, None]
+        drawn = departures + sizes**2 * (gap @ self.across)
+        for each in np.unique(kind):
+            rows = kind == each
+            drawn[rows] += slopes.base[each] + parameters[rows] @ slopes.derivatives[each].T
+            drawn[rows] += jumped[rows] * slopes.jumps[each]
         levels = levels + _LEVEL**2 * gap.sum(axis=1) + self.offset[kind, model]
-        curves = levels[:, None] + (base + drawn) @ slopes.integrals(grid).T
-        return curves, slopes.at + (parameters + moved) * slopes.spread
+        return levels[:, None] + drawn @ slopes.integrals(grid).T, slopes.at + parameters * slopes.spread
 
 
 def _by_rates(log_sizes: Array, found: Sequence[AtBest], alike: float) -> Array:
