@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,7 @@ class TunedBranches:
         kept = [at for at, study in enumerate(made) if study.winner is not None and not self.diverged[at]]
         if not kept:
             return None
-        found = at_best([made[at] for at in kept])
+        found = at_best([made[at] for at in kept], math.inf)
         return factor_curve(self.factors[kept], found, scale, config.resamples, config.seed + seed, lenders or ())
 
 
