@@ -27,7 +27,7 @@ from scipy.special import log_ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from analysis.estimate.wall import Wall, wall
+from analysis.estimate.wall import Wall, wall_of
 
 _NEIGHBOURS = 2
 
@@ -131,17 +131,15 @@ def at_best(studies: Sequence[Study], steepest: float = 1.0) -> list[AtBest]:
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
     """
     found = [_with_winner(study.along_lr) for study in studies]
-    noise = _own_noise([(study, winner) for study, winner in found if winner is not None])
-    inner = [
-        at
+    won = [(study, winner) for study, winner in found if winner is not None]
+    inner = {
+        at: (study, winner)
         for at, (study, winner) in enumerate(found)
         if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner)
-    ]
+    }
     # above the winner, where training is hardly stable, runs of a seed scatter more
-    below = _own_noise([(study, winner) for study, winner in found if winner is not None], above=0)
-    rows = [(found[at][0], found[at][1] or 0) for at in inner]
-    walls = [_wall(study, winner, below, steepest) for study, winner in rows]
-    bottoms = dict(zip(inner, _bottoms(rows, walls, noise, math.isfinite(steepest)), strict=True))
+    noises = _own_noise(won), _own_noise(won, above=0)
+    bottoms = dict(zip(inner, _bottoms(list(inner.values()), *noises, steepest), strict=True))
     return [_one(study, winner, bottoms.get(at)) for at, (study, winner) in enumerate(found)]
 
 
@@ -198,46 +196,29 @@ def _one(study: Study, winner: int | None, bottom: _Bottom | None) -> AtBest:
     )
 
 
-def _bottoms(
-    studies: Sequence[tuple[Study, int]], walls: Sequence[Wall | None], noise: float, straight: bool
-) -> list[_Bottom]:
-    """Return the bottoms of studies with their winners, which have neighbours on both sides.
+def _bottoms(studies: Sequence[tuple[Study, int]], noise: float, below: float, steepest: float) -> list[_Bottom]:
+    """Return the bottoms of studies with their winners, which have neighbours on both sides, given the noise of a run
+    and that up to the winner.
 
-    Before a wall the basin may end anywhere; ``straight`` says that the wall knows better where, because the objective
-    falls nearly straight until there.
+    Before a wall the basin may end anywhere. Where the objective cannot fall faster than ``steepest``, it falls nearly
+    straight until there, and the wall knows better where.
     """
     if not studies:
         return []
     steps = [float(np.log(study.lrs[winner + 1] / study.lrs[winner - 1])) / 2 for study, winner in studies]
     bends = _USUAL * np.exp(_BENDS) / float(np.median(steps)) ** 2
-    basins = [
-        _Basins(study, winner, noise, bends, ended=each is not None)
-        for (study, winner), each in zip(studies, walls, strict=True)
-    ]
+    walls, basins = [], []
+    for study, winner in studies:
+        means = _means(study)
+        walls.append(wall_of(study, winner, means, below, steepest))
+        basins.append(_Basins(study, winner, means, noise, bends, ended=walls[-1] is not None))
     chances = np.array([np.exp(each.logs - each.logs.max()).sum(axis=0) for each in basins])
     priors = _neighbouring(np.log([study.batch_size for study, _ in studies]), chances)
     bottoms = [_Bottom(each, prior) for each, prior in zip(basins, priors, strict=True)]
-    if straight:
-        for bottom, each, (study, winner) in zip(bottoms, walls, studies, strict=True):
-            if each is not None:
-                bottom.end_at(each, np.log(study.steps[winner]))
+    for bottom, wall, (study, winner) in zip(bottoms, walls, studies, strict=True):
+        if wall is not None and math.isfinite(steepest):
+            bottom.end_at(wall, np.log(study.steps[winner]))
     return bottoms
-
-
-def _wall(study: Study, winner: int, noise: float, steepest: float) -> Wall | None:
-    """Return the bottom of a parabola that ended before the learning rate above the winner; ``None`` if it did not."""
-    means, places = _means(study), np.log(study.lrs / study.lrs[winner])
-    rows = np.arange(max(winner - 2, 0), winner + 1)
-    rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
-    if not np.isfinite(means[rows]).all():
-        return None
-    seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
-    # one run that cannot train there shows the limit, and not one that is fast
-    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])
-    # a run that was given up trained, so that it is a bound of the parabola
-    known = known[study.ran[above] & (study.status[above] != "PRUNED")]
-    slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
-    return wall(places[rows], means[rows], seeds, noise, above=float(places[above]), slowest=slowest, steepest=steepest)
 
 
 class _Basins:
@@ -254,9 +235,9 @@ class _Basins:
         step: step of the grid around the winner, in ln lr.
     """
 
-    def __init__(self, study: Study, winner: int, noise: float, bends: Array, *, ended: bool) -> None:
+    def __init__(self, study: Study, winner: int, means: Array, noise: float, bends: Array, *, ended: bool) -> None:
         self.bends, table = bends, np.log(study.steps)
-        apart = _means(study) - table[winner][np.isfinite(table[winner])].mean()
+        apart = means - table[winner][np.isfinite(table[winner])].mean()
         apart[winner] = 0.0  # infinite where a seed did not get there
         rows = _window(apart, winner, noise)
         if ended:

@@ -72,6 +72,7 @@ class Draws:
         seeds: number of seeds with a value, shape ``[M]``.
         table, labels: the objective of every seed, shape ``[M, N]``, NaN where there is none, and their numbers.
         covariance: expected covariance of ``log_steps`` around the curve, shape ``[M, M]``.
+        sudden: the likeliest jump or kink; ``None`` with fewer than four batch sizes.
         residual_rms: root mean square of ``log_steps`` around the expected curve.
     """
 

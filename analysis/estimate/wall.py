@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.estimate.studies import Study
 
 _SLOWER = 3.0
 """By how many standard deviations a run has to be slower than the parabola says, beside as much as that rises
@@ -92,3 +93,20 @@ def wall(
     saved = slopes * at - bends * at**2
     place = float(np.quantile(at, _SAFE))
     return Wall(place, float(((at - place) ** 2).mean()), float(saved.mean()), float(saved.var()))
+
+
+def wall_of(study: Study, winner: int, means: Array, noise: float, steepest: float) -> Wall | None:
+    """Return the :func:`wall` above the winner of a study, which has neighbours on both sides, given the mean objective
+    of every learning rate ``[L]``, infinite where a seed did not get there; ``None`` if there is none."""
+    places = np.log(study.lrs / study.lrs[winner])
+    rows = np.arange(max(winner - 2, 0), winner + 1)
+    rows = rows[1:] if len(rows) > 2 and not np.isfinite(means[rows[0]]) else rows
+    if not np.isfinite(means[rows]).all():
+        return None
+    seeds, above = np.isfinite(study.steps[rows]).sum(axis=1), winner + 1
+    # one run that cannot train there shows the limit, and not one that is fast
+    known = np.where(np.isfinite(study.steps[above]), study.steps[above], study.bound[above])
+    # a run that was given up trained, so that it is a bound of the parabola
+    known = known[study.ran[above] & (study.status[above] != "PRUNED")]
+    slowest = float(np.log(np.where(np.isfinite(known), known, np.inf)).max(initial=-math.inf))
+    return wall(places[rows], means[rows], seeds, noise, above=float(places[above]), slowest=slowest, steepest=steepest)
