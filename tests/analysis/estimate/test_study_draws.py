@@ -158,7 +158,7 @@ class TestSudden:
         shape = perfect_then_none(SIZES / 40) if bend else np.exp(hyperbola()) * np.where(SIZES > 40, 1.15, 1.0)
         little, much = ([chance(noisy(rng, noise, curve=np.log(shape))) for _ in range(5)] for noise in (0.01, 0.3))
         assert min(little) > SUDDEN
-        assert sum(each > SUDDEN for each in much) <= 2
+        assert sum(each > SUDDEN for each in much) <= 1
 
     def test_a_kink_that_may_be_is_within_the_interval(self) -> None:
         """At the usual noise: smooth curves alone miss it in 49 of 50 sweeps, as they lie 40 % above. Of 12, fewer than
@@ -199,9 +199,9 @@ class TestPriors:
 
     def test_few_near_one_another_with_one_seed_do(self) -> None:
         few = [3, 4, 5]
-        assert drawn(table(seeds=1)[few], SIZES[few]).moved_by_prior > 0.05
+        assert drawn(table(seeds=1)[few], SIZES[few]).moved_by_prior > 0.1
         spread = [1, 4, 7]
-        assert drawn(table(seeds=1)[spread], SIZES[spread]).moved_by_prior < 0.05
+        assert drawn(table(seeds=1)[spread], SIZES[spread]).moved_by_prior < 0.1
 
 
 def test_fewer_than_two_batch_sizes_have_no_draws() -> None:
