@@ -91,8 +91,8 @@ class TestAgainstTheTwin:
 
     @pytest.mark.parametrize("curve", CURVES)
     def test_mean_covariance_and_shares(self, curve: np.ndarray) -> None:
-        """Of 6000 draws: 4.5 standard errors of the means; correlations have an error of 0.013. Every draw stands for an equal share of the mixture, so the noise has its mean up to one
-        draw for each of 84 parts that count."""
+        """Of 6000 draws: 4.5 standard errors of the means; correlations have an error of 0.013. Every draw stands for
+        an equal share of the mixture, so the noise has its mean up to one draw for each of 84 parts that count."""
         rng = np.random.default_rng(3)
         values = noisy(rng, 0.05, common=0.04, curve=curve)
         values[[2, 5], [1, 2]] = np.nan
