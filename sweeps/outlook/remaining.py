@@ -133,7 +133,7 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
     hopeful = {study.optimizer for study in studies if search.best(study) is not None}
     results: dict[str, dict[int, TrialResult]] = {}
     for study in studies:
-        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.seeds]
+        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.seeds_of(study)]
         ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):

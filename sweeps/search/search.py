@@ -26,7 +26,7 @@ from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
-from sweeps.search.study_progress import StudyProgress, nearer, outcomes
+from sweeps.search.study_progress import StudyProgress, inner, outcomes
 from sweeps.search.warm_start_law import expected_from
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
@@ -55,7 +55,7 @@ class Search:
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
-        self._courses = {study: StudyProgress(study, nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
+        self._courses = {study: StudyProgress(study, inner(study, sweep)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}
         self._waiting: dict[Cell, dict[float, None]] = {}
         self._queue: list[tuple[tuple[bool, int, int, str], Cell]] = []
@@ -184,7 +184,7 @@ class Search:
         return [cell for study in self.sweep.studies() for cell in self._cells_of(study)]
 
     def _cells_of(self, study: StudyKey) -> list[Cell]:
-        return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
+        return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds_of(study)]
 
     def config(self, cell: Cell, lr: float) -> TrialConfig:
         """Return the configuration of the trial of a cell at a learning rate."""
@@ -236,7 +236,7 @@ class Search:
                 return
 
     def _asks(self, course: StudyProgress) -> list[TrialRequest]:
-        study, seeds = course.study, self.sweep.seeds
+        study, seeds = course.study, self.sweep.seeds_of(course.study)
         if self.sweep.exhaustive:
             lrs = () if course.started else self.sweep.listed_lrs(study)
             course.started = True
@@ -257,7 +257,8 @@ class Search:
 
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
         """Request the first three trials: at the expected best learning rate, and a factor of 2 on either side."""
-        study, first, lattice = course.study, self.sweep.seeds[0], self._lattices[course.study.optimizer]
+        study, lattice = course.study, self._lattices[course.study.optimizer]
+        first, *_ = seeds = self.sweep.seeds_of(study)
         law = self._law(course)
         position = lattice.nearest(law.log_lr, START) if law else 0
         stored = self._stored(study)
@@ -265,7 +266,7 @@ class Search:
         mine = outcomes({place: result for place, result in stored.items() if place[1] == first}, rules)
         if (lattice.lr(position), first) not in mine and mine and bracket.bracketed(mine, [first], lattice, rules):
             course.seen = stored
-            return bracket.needed(outcomes(stored, rules), self.sweep.seeds, lattice, rules)
+            return bracket.needed(outcomes(stored, rules), seeds, lattice, rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
             why = f"{self._sources(course)} predict {math.exp(law.log_lr):.3g} within a factor of "
@@ -301,7 +302,7 @@ class Search:
         """Note the optimum once the first seed is bracketed, and start the studies that wait for it."""
         if course.settled or not course.started or self.sweep.exhaustive:
             return
-        first, lattice = [self.sweep.seeds[0]], self._lattices[course.study.optimizer]
+        first, lattice = [self.sweep.seeds_of(course.study)[0]], self._lattices[course.study.optimizer]
         rules = self._rules(course)
         mine = outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
         if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
@@ -332,7 +333,7 @@ class Search:
             del self._queue[bisect.bisect_left(self._queue, (self._rank(cell), cell))]
 
     def _rank(self, cell: Cell) -> tuple[bool, int, int, str]:
-        later = not self.sweep.exhaustive and cell.seed != self.sweep.seeds[0]
+        later = not self.sweep.exhaustive and cell.seed != self.sweep.seeds_of(cell.study)[0]
         return later, -cell.batch_size, cell.seed, cell.optimizer
 
     def _unbounded(self, cell: Cell, taken: Mapping[str, float]) -> bool:

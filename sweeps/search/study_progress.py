@@ -10,6 +10,7 @@ from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.bracket import Rules, Seen, TrialOutcome
 from sweeps.search.objective import Objective
 from sweeps.spec.cell import StudyKey
+from sweeps.spec.spec import Sweep
 
 
 @dataclass
@@ -18,8 +19,7 @@ class StudyProgress:
 
     Attributes:
         study: the study.
-        inner: studies of the same optimizer nearer to the middle batch size, whose optima determine where this one
-            starts.
+        inner: studies of the same optimizer that are searched before, whose optima determine where this one starts.
         seen: trials that were requested and have finished.
         missing: trials that were requested and have not finished.
         why: reason for every trial that was requested.
@@ -38,11 +38,17 @@ class StudyProgress:
     optimum: tuple[float, float] | None = None
 
 
-def nearer(study: StudyKey, batch_sizes: tuple[int, ...]) -> list[StudyKey]:
-    """Return the studies of the same optimizer whose batch size is nearer to the middle."""
-    centre = (len(batch_sizes) - 1) // 2
-    mine = abs(batch_sizes.index(study.batch_size) - centre)
-    return [StudyKey(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]
+def inner(study: StudyKey, sweep: Sweep) -> list[StudyKey]:
+    """Return the studies of the same optimizer that are searched before this one: those of earlier stages, and of its
+    own stage those whose batch size is nearer to the middle."""
+    mine = [each for each in sweep.studies() if each.optimizer == study.optimizer]
+    stage = sweep.stage_of(study)
+    together = [each for each in mine if sweep.stage_of(each) == stage]
+    centre = (len(together) - 1) // 2
+    away = abs(together.index(study) - centre)
+    return [each for each in mine if sweep.stage_of(each) < stage] + [
+        each for place, each in enumerate(together) if abs(place - centre) < away
+    ]
 
 
 def outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) -> Seen:

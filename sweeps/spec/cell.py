@@ -43,3 +43,20 @@ class Cell:
     @property
     def study(self) -> StudyKey:
         return StudyKey(self.optimizer, self.batch_size)
+
+
+@dataclass(frozen=True)
+class StagedStudy:
+    """A study of a sweep that grows: what it was asked for, and when.
+
+    Attributes:
+        study: the study.
+        stage: number of the stage in which it was first asked for; searches of earlier stages tell where to start.
+        seeds: its seeds, increasing.
+        lrs: its learning rates if it is not searched; ``None`` for those of the sweep.
+    """
+
+    study: StudyKey
+    stage: int
+    seeds: tuple[int, ...]
+    lrs: tuple[float, ...] | None = None

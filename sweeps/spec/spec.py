@@ -25,7 +25,7 @@ from cbs.trial.config import (
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 from sweeps.spec.budgets import check_budget
-from sweeps.spec.cell import Cell, StudyKey, study_label
+from sweeps.spec.cell import Cell, StagedStudy, StudyKey, study_label
 from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.prior import Prior
 from sweeps.spec.schedule_rule import ScheduleRule
@@ -40,7 +40,7 @@ _NO_PROTOCOL = (
     *("name", "expected", "metric"),
     *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
     *("search", "lr_resolution", "warm_start", "judged_at", "judged_by", "within"),
-    *("trunk", "keep"),
+    *("trunk", "keep", "staged"),
 )
 """Fields that may differ between trials of one protocol: the axes, and what decides which trials are run."""
 
@@ -88,6 +88,8 @@ class Sweep:
         trunk: batch size and learning rate of the run that wrote the checkpoint, if the trials are branches of it; they
             may share a folder with it and with branches of other checkpoints.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
+        staged: the studies of a sweep that grows, each with seeds of its own, in place of every combination of the
+            axes, which hold all their values.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights themselves.
@@ -130,6 +132,7 @@ class Sweep:
     parent: Parent | None = None
     trunk: tuple[int, float] | None = None
     keep: tuple[int, ...] = ()
+    staged: tuple[StagedStudy, ...] = ()
     schedule: ScheduleRule = field(default_factory=ScheduleRule)
     clip_norm: float | None = None
     averaging: Choice | None = None
@@ -280,6 +283,8 @@ class Sweep:
 
     def listed_lrs(self, study: StudyKey) -> tuple[float, ...]:
         """Return the learning rates of a study that is not searched."""
+        if (own := self._plans[study].lrs) is not None:
+            return own
         return self.lr_grid(study.optimizer) if self.lr_rule is None else (self.lr_rule.at(study.batch_size),)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
@@ -299,8 +304,24 @@ class Sweep:
         return grid
 
     def studies(self) -> list[StudyKey]:
-        """Return every combination of optimizer and batch size."""
-        return [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
+        """Return the studies: every combination of optimizer and batch size, or those of the stages."""
+        return list(self._plans)
+
+    def seeds_of(self, study: StudyKey) -> tuple[int, ...]:
+        """Return the seeds of a study, increasing."""
+        return self._plans[study].seeds
+
+    def stage_of(self, study: StudyKey) -> int:
+        """Return the stage in which a study was first asked for."""
+        return self._plans[study].stage
+
+    @functools.cached_property
+    def _plans(self) -> dict[StudyKey, StagedStudy]:
+        if self.staged:
+            order = {optimizer: place for place, optimizer in enumerate(self.choices)}
+            return {plan.study: plan for plan in sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))}
+        keys = [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
+        return {study: StagedStudy(study, 0, self.seeds) for study in keys}
 
     def budget(self, batch_size: int) -> int:
         """Return the largest number of updates that a trial at ``batch_size`` may take; with ``budgets`` the whole
