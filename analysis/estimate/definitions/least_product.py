@@ -51,6 +51,14 @@ class LeastProduct(Definition):
 def least_product(draws: Draws, exchange: float = 1.0) -> Array:
     """Return where every draw has its least :math:`E S^r`, in examples, shape ``[R]``; 0 or infinity beyond the
     measured batch sizes."""
+    logs = least_place(draws, exchange)
+    first, last = np.log(draws.batch_sizes[[0, -1]])
+    return np.where(logs < first, 0.0, np.where(logs > last, np.inf, np.exp(logs)))
+
+
+def least_place(draws: Draws, exchange: float = 1.0) -> Array:
+    """Return ln of the batch size at which every draw has its least :math:`E S^r`, shape ``[R]``; where that lies
+    beyond the batch sizes at which curves are drawn, about their end."""
     product = draws.log_sizes + (1 + exchange) * draws.curves
     lowest, rows = product.argmin(axis=1), np.arange(len(product))
     inner = np.clip(lowest, 1, product.shape[1] - 2)
@@ -58,9 +66,7 @@ def least_product(draws: Draws, exchange: float = 1.0) -> Array:
     bend = before - 2 * here + after
     # the vertex of the parabola through the lowest point and its neighbours
     shift = np.where((bend > 0) & (lowest == inner), 0.5 * (before - after) / np.where(bend > 0, bend, 1.0), 0.0)
-    logs = draws.log_sizes[lowest] + STEP * shift
-    first, last = np.log(draws.batch_sizes[[0, -1]])
-    return np.where(logs < first, 0.0, np.where(logs > last, np.inf, np.exp(logs)))
+    return np.asarray(draws.log_sizes[lowest] + STEP * shift)
 
 
 def within(draws: Draws, share: float = 0.1, exchange: float = 1.0) -> tuple[float | None, float | None]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,35 +18,51 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
-from analysis.estimate.suggest.design import GOAL, Cell, Design
+from analysis.estimate.suggest.design import GOAL, MOST, Cell, Design
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.plain import shown
 from analysis.read.groups import Group
 from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target
 
-SEEDS = 3
-"""Number of seeds needed for a meaningful comparison of intervals."""
+SEVERAL = 4
+"""Number of batch sizes that get a second seed first."""
 
 _LRS_BEYOND = 2
 
 _LRS_FROM_KNOWN = 3
 """Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
 
+OPEN = 0.25
+"""Probability above which the least product is first looked for beyond the measured batch sizes."""
+
+APART = 4
+"""Ratio of the batch sizes with which it is looked for."""
+
+FEWEST_STEPS = 10.0
+"""If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
+evaluations are then about as long as the run."""
+
 _WIDE_GAP, _NEAR = 3.0, 1.5
 """Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly."""
 
 
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+"""Batch sizes, and the seeds that each of them is to have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """Trials that would help: every batch size with every seed (and learning rate), except those that exist already.
+    """Trials that would help.
 
     Attributes:
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates; ``None`` if the sweep searches them.
+        parts: batch sizes that are to have the same seeds, and these.
         missing: cells that have no trial yet, as batch size and seed.
         trials: number of missing trials; ``None`` if learning rates are searched.
         interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` if there is no
@@ -60,6 +77,7 @@ class Suggestion:
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     lrs: tuple[float, ...] | None
+    parts: tuple[Part, ...] = field(repr=False)
     missing: tuple[tuple[int, int], ...]
     trials: int | None
     reasons: tuple[str, ...]
@@ -71,14 +89,19 @@ class Suggestion:
         return self.group.whose | shown(self)
 
 
-Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
-"""Batch sizes and seeds to have, and the reasons."""
+Wanted = tuple[list[Part], tuple[str, ...]]
+"""What to have, and the reasons."""
 
 
-def suggest(answer: Answer) -> Suggestion | None:
+def suggest(answer: Answer, goal: float = 0.0) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
-    trials of the same protocol would not either."""
-    known = Known(answer)
+    trials of the same protocol would not either.
+
+    Args:
+        answer: what is known.
+        goal: half-width of the interval of ``ln B_crit`` beyond which nothing needs to be narrowed.
+    """
+    known = Known(answer, goal)
     if not known.reached:
         return None
     group, searching = answer.group, known.searching()
@@ -86,31 +109,37 @@ def suggest(answer: Answer) -> Suggestion | None:
     wanted = searching or known.asked_for() or known.most_for_its_cost()
     if wanted is None:
         return None
-    sizes, seeds, reasons = wanted
+    parts, reasons = wanted
+    sizes = tuple(sorted({size for part, _ in parts for size in part}))
     rates, done = None if searching else known.rates(sizes), {} if anew else known.done
     usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
-    for cell in itertools.product(sizes, seeds):
+    for cell in itertools.chain.from_iterable(itertools.product(*part) for part in parts):
         there = done.get(cell, set())
         beyond = len(known.edges.get(cell[0], ())) if searching else 0
         lacking[cell] = (beyond if there else usual) if rates is None else len(set(rates) - there)
-    missing = tuple(cell for cell, count in lacking.items() if count)
+    missing = tuple(sorted(cell for cell, count in lacking.items() if count))
     if not missing:
         return None
+    target = answer.target if anew else None
+    commands = (
+        adding(group.manifest, group.folder, group.choice, *part, rates, target=target)
+        for part in parts
+        if any(size in part[0] and seed in part[1] for size, seed in missing)
+    )
     return Suggestion(
         group=group,
         target=answer.target,
         batch_sizes=sizes,
-        seeds=seeds,
+        seeds=tuple(sorted({seed for _, seeds in parts for seed in seeds})),
         lrs=rates,
+        parts=tuple(parts),
         missing=missing,
         trials=None if rates is None else sum(lacking.values()),
         reasons=reasons,
         interval_factor=known.factor(missing),
         cost=sum(lacking[cell] * known.examples(cell[0]) for cell in missing),
-        command=adding(
-            group.manifest, group.folder, group.choice, sizes, seeds, rates, target=answer.target if anew else None
-        ),
+        command=" && ".join(filter(None, commands)),
     )
 
 
@@ -126,8 +155,8 @@ class Known:
         axes: of the sweep; ``None`` if it does not state them.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, answer: Answer, goal: float = 0.0) -> None:
+        self.answer, self.goal = answer, goal
         self.reached = [point.batch_size for point in answer.points if point.reached]
         self.edges = {
             point.batch_size: _beyond(study.along_lr, point.best_lr)
@@ -179,17 +208,16 @@ class Known:
         if self.answer.target == group.target:
             sizes = {point.batch_size for point in self.answer.points}.union(_whole(axes.get("batch_sizes")))
             seeds = {*self.seeds}.union(_whole(axes.get("seeds")))
-            return tuple(sorted(sizes)), tuple(sorted(seeds)), (f"{where}: its search has not ended",)
+            return [(tuple(sorted(sizes)), tuple(sorted(seeds)))], (f"{where}: its search has not ended",)
         reason = (
             f"{where}, and a sweep searches at its own target only: a sweep at this target, which starts from the best "
             "learning rates here"
         )
-        return tuple(self.reached), self.seeds, (reason,)
+        return [(tuple(self.reached), self.seeds)], (reason,)
 
     def asked_for(self) -> Wanted | None:
         """Return the trials that the verdict calls for; ``None`` if it calls for none."""
         smaller, larger = self.sides()
-        seeds = self.seeds_up_to(SEEDS)
         have = max(point.seeds for point in self.answer.points if point.reached)
         found = self.answer.doubts.sudden
         sudden = found is not None and found.chance > SUDDEN
@@ -197,60 +225,75 @@ class Known:
         odd = _middles(around, _NEAR)
         at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in self.edges.items())
         least = "steps x examples may be least"
-        asked = [
-            (smaller, f"smaller batch sizes ({_listed(smaller)}): {least} below the present ones"),
-            (larger, f"larger batch sizes ({_listed(larger)}): {least} above the present ones"),
-            (self.edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
-            (odd, f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
-            (
-                self.reached if have < FEWEST_SEEDS else (),
-                f"{len(seeds)} seeds instead of {have}: with fewer, the noise between seeds is hardly known",
-            ),
+        asked: list[tuple[Iterable[int], tuple[int, ...], str]] = [
+            (smaller, self.seeds[:1], f"batch size {_listed(smaller)}: {least} below the present ones"),
+            (larger, self.seeds[:1], f"batch size {_listed(larger)}: {least} above the present ones"),
+            (self.edges, self.seeds, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
+            (odd, self.seeds[:FEWEST_SEEDS], f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
         ]
-        sizes = sorted({size for part, _ in asked for size in part})
-        return (tuple(sizes), seeds, tuple(reason for part, reason in asked if part)) if sizes else None
+        if not any(sizes for sizes, *_ in asked):
+            near, seeds = self.near() if have < FEWEST_SEEDS else [], self.seeds_up_to(FEWEST_SEEDS)
+            asked.append((near, seeds, f"{FEWEST_SEEDS} seeds: with one, the noise between seeds is hardly known"))
+        parts = [(tuple(sizes), seeds) for sizes, seeds, _ in asked if sizes]
+        return (parts, tuple(reason for sizes, _, reason in asked if sizes)) if parts else None
+
+    def near(self) -> list[int]:
+        """Return the batch sizes at which a second seed tells most per example."""
+        if self.design is None:
+            return self.reached
+        second = self.seeds_up_to(FEWEST_SEEDS)[-1:]
+        cells = self.design.most_for_its_cost({size: second for size in self.reached}, 0.0)
+        return sorted(size for size, _ in cells[:SEVERAL])
 
     def sides(self) -> tuple[list[int], list[int]]:
-        """Return batch sizes to add below and above the existing ones, until the answer lies between them.
+        """Return a batch size to add below or above the existing ones, where the least product more probably lies; none
+        once it probably lies between them.
 
-        At most two on a side, each about a factor of 2 farther; none above batch sizes that were run and did not reach
-        the target.
+        None above batch sizes that were run and did not reach the target, or that reach it in fewer than
+        :data:`FEWEST_STEPS`.
         """
-        first, last = (self.answer.points[end].batch_size for end in (0, -1))
-        below, above = self.answer.doubts.beyond if len(self.reached) > 2 else (True, True)
-        smaller = [first // part for part in (4, 2) if first >= part]
-        return (
-            smaller if below and first == self.reached[0] else [],
-            [last * 2, last * 4] if above and last == self.reached[-1] else [],
-        )
+        below, above = self.beyond()
+        first, last = (self.answer.points[end] for end in (0, -1))
+        if max(below, above) <= OPEN:
+            return [], []
+        if below > above:
+            return ([max(1, first.batch_size // APART)] if first.batch_size > 1 and first.reached else []), []
+        short = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
+        return [], ([APART * last.batch_size] if last.reached and not short else [])
+
+    def beyond(self) -> tuple[float, float]:
+        """Return the probabilities that the least product lies below the smallest, and above the largest batch size
+        that reached the target."""
+        if self.design is None:
+            return 0.0, 1.0
+        place, sizes = least_place(self.design.draws), self.design.draws.batch_sizes
+        return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
 
     def most_for_its_cost(self) -> Wanted | None:
-        """Return new batch sizes with the existing seeds, or one more seed at some or all: what reaches the goal at
-        least cost; of what does not, the fewest examples per log of narrowing."""
-        design = self.design
-        if design is None:
+        """Return the runs that narrow the interval most per example, at present and at new batch sizes."""
+        if self.design is None:
             return None
-        reached, more = self.reached, self.seeds_up_to(len(self.seeds) + 1)
+        low, high = self.answer.definitions[HEADLINE].interval
+        goal = GOAL if not (self.goal and low and high) else max(GOAL, 2 * self.goal / math.log(high / low))
         first, last = (self.answer.points[end].batch_size for end in (0, -1))
-        new = [first // 2] if first == reached[0] and first % 2 == 0 else []
-        new += [last * 2] if last == reached[-1] else []
-        new += _middles(reached, _WIDE_GAP)
-
-        def missing(seeds: Sequence[int]) -> Callable[[int], list[Cell]]:
-            return lambda size: [(size, seed) for seed in seeds if (size, seed) not in self.done]
-
-        plans: list[tuple[tuple[bool, float], Wanted]] = []
-        for sizes, seeds, what in (
-            (design.best_per_example(new, missing(self.seeds)), self.seeds, "new batch sizes"),
-            (design.best_per_example(reached, missing(more)), more, "one more seed at batch sizes"),
-            (tuple(reached), more, "one more seed at batch sizes"),
-        ):
-            if cells := [cell for size in sizes for cell in missing(seeds)(size)]:
-                width, cost = design.width(cells), sum(design.examples(size) for size, _ in cells)
-                price = cost if width <= GOAL else cost / -math.log(width) if width < 1.0 else math.inf
-                reason = f"{what} {_listed(sizes)}: these narrow the interval most per example"
-                plans.append(((width > GOAL, price), (sizes, seeds, (reason,))))
-        return min(plans, key=lambda plan: plan[0])[1] if plans else None
+        new = [first // 2] if first == self.reached[0] and first > 1 else []
+        new += [last * 2] if last == self.reached[-1] else []
+        new += _middles(self.reached, _WIDE_GAP)
+        more = self.seeds_up_to(len(self.seeds) + MOST)
+        following = {
+            size: [seed for seed in more if (size, seed) not in self.done] for size in sorted({*self.reached, *new})
+        }
+        cells = self.design.most_for_its_cost(following, goal)
+        if not cells or self.design.width(cells) >= 1.0:
+            return None
+        by_seeds: dict[tuple[int, ...], list[int]] = {}
+        for size in sorted({size for size, _ in cells}):
+            had = [seed for at, seed in self.done if at == size]
+            seeds = tuple(sorted({*had, *(seed for at, seed in cells if at == size)}))
+            by_seeds.setdefault(seeds, []).append(size)
+        told = ", ".join(f"{size} ({count})" for size, count in sorted(Counter(size for size, _ in cells).items()))
+        reason = f"runs at batch size {told}: these narrow the interval most per example"
+        return [(tuple(sizes), seeds) for seeds, sizes in by_seeds.items()], (reason,)
 
     def factor(self, cells: Iterable[Cell]) -> float | None:
         """Return the expected width of the interval with these cells, relative to now; ``None`` if an end of it is

@@ -20,20 +20,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions.least_product import least_product
+from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.draws import Draws
 
 GOAL = 0.8
 """Expected width of the interval, relative to now, at which no more trials are added."""
 
-MOST = 4
-"""Largest number of batch sizes that are added at a time."""
+SEARCH = 3.5
+"""Runs that the search of the learning rate takes at a new batch size, on its first seed."""
+
+MOST = 6
+"""Largest number of runs that are added at a time."""
 
 Cell = tuple[int, int]
 """Batch size and seed."""
@@ -53,10 +57,8 @@ class Design:
 
     @functools.cached_property
     def places(self) -> Array:
-        """ln of the least product of every draw, minus its mean, shape ``[R]``; the end of the measured batch sizes
-        where it lies beyond."""
-        first, last = self.draws.batch_sizes[[0, -1]]
-        places = np.log(np.clip(least_product(self.draws), first, last))
+        """ln of the least product of every draw, minus its mean, shape ``[R]``."""
+        places = least_place(self.draws)
         return np.asarray(places - places.mean())
 
     def width(self, cells: Sequence[Cell]) -> float:
@@ -97,21 +99,32 @@ class Design:
         """Return the expected examples to the target at a batch size."""
         return batch_size * math.exp(self.draws.estimate(np.array([batch_size]))[0])
 
-    def best_per_example(self, candidates: Sequence[int], cells: Callable[[int], Sequence[Cell]]) -> tuple[int, ...]:
-        """Choose batch sizes out of ``candidates``, where ``cells`` would run, in increasing order.
+    def cost(self, cells: Sequence[Cell]) -> float:
+        """Return the expected examples of these runs; the learning rate of a new batch size has to be searched, too."""
+        known = set(self.draws.batch_sizes.tolist())
+        new = {size for size, _ in cells if size not in known}
+        return sum(self.examples(size) for size, _ in cells) + sum((SEARCH - 1) * self.examples(size) for size in new)
 
-        They are added one at a time, where the logarithm of the width falls most per example, until :data:`GOAL` or
-        :data:`MOST` is reached.
+    def most_for_its_cost(self, following: Mapping[int, Sequence[int]], goal: float = GOAL) -> list[Cell]:
+        """Choose runs, one at a time, where the logarithm of the width falls most per example.
+
+        Args:
+            following: the seeds that a batch size gets next, in this order, by batch size.
+            goal: expected width, relative to now, at which no more are added; nor are more than :data:`MOST`.
         """
-        chosen: list[int] = []
-        runs: list[Cell] = []
-        left, now = [size for size in dict.fromkeys(candidates) if cells(size)], 1.0
-        while left and len(chosen) < MOST and now > GOAL:
-            widths = {size: self.width([*runs, *cells(size)]) for size in left}
-            costs = {size: len(cells(size)) * self.examples(size) for size in left}
-            best = max(left, key=lambda size: math.log(now / max(widths[size], 1e-9)) / costs[size])
-            chosen.append(best)
-            runs += cells(best)
-            left.remove(best)
-            now = widths[best]
-        return tuple(sorted(chosen))
+        chosen: list[Cell] = []
+        now, spent, taken = 1.0, 0.0, Counter[int]()
+        while len(chosen) < MOST and now > goal:
+            options = {}
+            for size, seeds in following.items():
+                if taken[size] < len(seeds):
+                    cells = [*chosen, (size, seeds[taken[size]])]
+                    cost = self.cost(cells)
+                    options[size] = math.log(now / max(self.width(cells), 1e-9)) / (cost - spent), cells, cost
+            if not options:
+                break
+            best = max(options, key=lambda size: options[size][0])
+            _, chosen, spent = options[best]
+            taken[best] += 1
+            now = self.width(chosen)
+        return chosen

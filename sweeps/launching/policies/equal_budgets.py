@@ -73,7 +73,7 @@ class EqualBudgets(Rounds):
                 if (wish := self._wish(sweep, budget, margin, answer)) is not None:
                     wishes.append(wish)
             if wishes and stop is None:
-                judged.wishes[text] = _together(wishes)
+                judged.wishes[text] = [_together(wishes)]
             elif wishes:
                 judged.reasons[label] = f"{stop} ({wishes[0].why} would help)"
             elif any(answer.verdict != "ok" for _, _, answer in mine):

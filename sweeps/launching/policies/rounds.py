@@ -13,8 +13,8 @@ import itertools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from sweeps.launching.policies.once import outcome
 from sweeps.outlook.report import write_reasons
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.cell import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 
 ROUNDS = "rounds.json"
@@ -70,7 +71,7 @@ class Judgement:
     """
 
     estimates: list[dict[str, Any]] = field(default_factory=list)
-    wishes: dict[str, WantedTrials] = field(default_factory=dict)
+    wishes: dict[str, list[WantedTrials]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,7 +84,6 @@ class Rounds(Policy):
 
     Attributes:
         flag: the option that selects the policy.
-        searches: all searches in the order they ran, the requested one first; optimizers and batch sizes may recur.
         rounds: one entry per analysis, as plain JSON values.
         reasons: why the sweep ended although the answer is not good enough, by optimizer.
     """
@@ -92,7 +92,6 @@ class Rounds(Policy):
 
     def __init__(self, goal: float | None) -> None:
         self.goal = goal
-        self.searches: list[Search] = []
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
 
@@ -124,41 +123,45 @@ class Rounds(Policy):
         how = {"auto": ended} if self.goal is None else {"precision": {"asked": self.goal} | ended}
         return how | {"rounds": self.rounds}
 
+    def first(self, sweep: Sweep) -> list[dict[str, Any]]:
+        """Return what the sweep begins with, as entries of a round: by default all of it."""
+        return [part_of(sweep, sweep.choices, sweep.batch_sizes, sweep.seeds, sweep.lrs)]
+
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        """Yield the requested sweep and then what each round adds; see the base class.
+        """Yield the requested sweep, and after each round all of it again with what was added; see the base class.
 
         Raises:
             ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
         written = _Written(folder, {"precision": self.goal, "axes": sweep.axes()})
-        parts, number = sweep.parts, 0
+        stages, number, searches = [self.first(sweep)], 0, []
         for number, entry in enumerate(written.rounds, start=1):
             there = _stored(folder, written.trials(number))
-            for part in parts:
-                self._add(_again(part, there) or (yield part, folder), limits)
+            for part in _grown(sweep, stages).parts:
+                limits.add((_again(part, there) or (yield part, folder)).trials())
             self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
-            parts = _parts(sweep, entry["added"])
-        while parts:
-            for part in parts:
-                self._add((yield part, folder), limits)
-            now, number = self._look(sweep, folder, limits, number), number + 1
+            stages.append(entry["added"])
+        while stages[-1]:
+            searches = []
+            for part in _grown(sweep, stages).parts:
+                searches.append((yield part, folder))
+                limits.add(searches[-1].trials())
+            now, number = self._look(sweep, folder, searches, limits, number), number + 1
             if now is None:
                 break
             note(self.line(now))
             if now["added"]:
                 written.add(now, Store(folder).trial_ids())
-            parts = _parts(sweep, now["added"])
-        report = outcome(self.searches[0], folder, self.searches[1:], limits, **self.to_json())
+            stages.append(now["added"])
+        report = outcome(searches[0], folder, searches[1:], limits, **self.to_json())
         write_reasons(report.content["trials"], folder)
         return report
 
-    def _add(self, search: Search, limits: Limits) -> None:
-        self.searches.append(search)
-        limits.add(search.trials())
-
-    def _look(self, sweep: Sweep, folder: Path, limits: Limits, number: int) -> dict[str, Any] | None:
+    def _look(
+        self, sweep: Sweep, folder: Path, searches: list[Search], limits: Limits, number: int
+    ) -> dict[str, Any] | None:
         """Analyse the folder and return the next round with what it adds; ``None`` if the results cannot be read."""
-        stop = _stopped(self.searches, limits)
+        stop = _stopped(searches, limits)
         try:
             if stop is None and number >= MOST_ROUNDS:
                 stop = f"{MOST_ROUNDS} rounds are over"
@@ -191,7 +194,7 @@ class Rounds(Policy):
         repeated."""
         earlier = {_key(text, part) for entry in self.rounds for part in entry["added"] for text in part["optimizers"]}
         added: dict[str, dict[str, Any]] = {}
-        for text, wish in judged.wishes.items():
+        for text, wish in ((text, wish) for text, wishes in judged.wishes.items() for wish in wishes):
             label = sweep.labels[text]
             part = {"optimizers": [text], "labels": [label], **wish.to_json()}
             if _key(text, part) in earlier:
@@ -240,19 +243,41 @@ def _key(text: str, part: dict[str, Any]) -> str:
     return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"]])
 
 
-def _parts(sweep: Sweep, added: Sequence[dict[str, Any]]) -> list[Sweep]:
-    """Return what a round adds as sweeps with the same protocol, one search each."""
-    return list(itertools.chain.from_iterable(_part(sweep, part).parts for part in added))
+def part_of(
+    sweep: Sweep,
+    optimizers: Iterable[str],
+    batch_sizes: Sequence[int],
+    seeds: Sequence[int],
+    lrs: Sequence[float] | None = None,
+    why: str = "",
+) -> dict[str, Any]:
+    """Return an entry of a round as plain JSON values: every combination of these optimizers, batch sizes, seeds."""
+    texts = list(optimizers)
+    wanted = WantedTrials(batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=None if lrs is None else tuple(lrs), why=why)
+    return {"optimizers": texts, "labels": [sweep.labels[text] for text in texts], **wanted.to_json()}
 
 
-def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
+def _grown(sweep: Sweep, stages: Sequence[Sequence[dict[str, Any]]]) -> Sweep:
+    """Return the sweep with all that was added so far, in stages."""
+    plans: dict[StudyKey, StagedStudy] = {}
+    within = sweep.within
+    for number, parts in enumerate(stages):
+        for part in parts:
+            for study in itertools.starmap(StudyKey, itertools.product(part["optimizers"], part["batch_sizes"])):
+                held = plans.get(study, StagedStudy(study, number, ()))
+                lrs = sorted({*(held.lrs or ()), *part["lrs"]}) if part["lrs"] is not None else held.lrs
+                plans[study] = replace(
+                    held,
+                    seeds=tuple(sorted({*held.seeds, *part["seeds"]})),
+                    lrs=None if lrs is None else tuple(lrs),
+                )
+            if part["within"] is not None:
+                within = min(part["within"], within or math.inf)
     return sweep.replace(
-        optimizers=tuple(choice for text, choice in sweep.choices.items() if text in part["optimizers"]),
-        batch_sizes=tuple(part["batch_sizes"]),
-        seeds=tuple(part["seeds"]),
-        lrs=None if part["lrs"] is None else tuple(part["lrs"]),
-        search=sweep.search if part["lrs"] is None else "grid",
-        within=sweep.within if part["within"] is None else part["within"],
+        batch_sizes=tuple(sorted({study.batch_size for study in plans})),
+        seeds=tuple(sorted({seed for plan in plans.values() for seed in plan.seeds})),
+        staged=tuple(plans.values()),
+        within=within,
     )
 
 

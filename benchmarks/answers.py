@@ -1,0 +1,284 @@
+"""What an answer costs: simulated sweeps that find their own batch sizes, and end when the interval is narrow enough.
+
+    python -m benchmarks.answers [--sweeps 500] [--first 0] [--precision 0.2] [--way found] [--jobs 2]
+
+prints the tables of prices in ``docs/evidence.md``. Search, policy and analysis are those of ``cbs sweep``; only the
+runs are drawn, from one of the smooth curves of :mod:`benchmarks.world_curves`. The critical batch size lies anywhere
+from a third of the first batch sizes to thirty times beyond them; the best learning rate from 1/30 to 1000 times the
+optimizer's default, and drifts with a power from 0 to 1 of the batch size; seeds scatter by 3, 6 or 15 %, of which
+learning rates share most; in every third sweep runs diverge at 1.5 times the best learning rate, in the others at ten
+times.
+
+``--way grid`` trains the eight sizes of a fixed grid with three seeds and then goes on in the same way; ``--way plain``
+trains eight sizes, five learning rates around the optimizer's default and three seeds; ``--way tpe`` lets Optuna's
+sampler choose the learning rates of the eight sizes, on three seeds, with as many examples as the sweep that finds its
+sizes took.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import functools
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import Reading, estimates
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import one_study
+from analysis.read.groups import Group
+from benchmarks.world_curves import (
+    CRITICAL,
+    Curve,
+    Truth,
+    falling,
+    falling_exponent,
+    log_tail,
+    power,
+    u_shaped,
+)
+from cbs.registry.choices import Choice
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.target import Target
+from sweeps.launching.loop import follow
+from sweeps.launching.policies.precision import Precision
+from sweeps.search.forecast import End, Played, play
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.spec import Sweep
+
+CURVES: dict[str, Curve] = {
+    "exponent 1": power(1.0),
+    "exponent 0.85": power(0.85),
+    "exponent 1.2": power(1.2),
+    "steps fall by 5 % per e-fold": falling(0.05),
+    "exponent falls from 1 to 0.6": falling_exponent,
+    "logarithmic tail": log_tail,
+    "U-shaped examples": u_shaped,
+}
+NOISES = (0.03, 0.06, 0.15)
+EIGHT = (4, 8, 16, 32, 64, 128, 256, 512)
+FIRST_SIZES = (8, 32)
+DEFAULT_LR, PENALTY = 4e-3, 0.2
+"""The optimizer's default learning rate, and by how much ln S rises per squared e-fold away from the best one."""
+SHARED = 0.8
+"""What learning rates of a batch size and seed share, in deviations of one run."""
+MIN_STEPS = 200.0
+TARGET = Target(metric="validation_loss", value=1.0)
+
+
+@dataclass(frozen=True)
+class World:
+    """One optimizer on one problem, drawn by a number."""
+
+    number: int
+
+    @functools.cached_property
+    def drawn(self) -> tuple[str, float, float, float, float]:
+        """Curve, noise, least product, best learning rate there over the default, and the power of its drift."""
+        rng = np.random.default_rng([self.number, 54])
+        low, high = math.log(FIRST_SIZES[0] / 3), math.log(30 * FIRST_SIZES[-1])
+        return (
+            list(CURVES)[int(rng.integers(len(CURVES)))],
+            NOISES[self.number % len(NOISES)],
+            math.exp(rng.uniform(low, high)),
+            math.exp(rng.uniform(math.log(1 / 30), math.log(1000))),
+            float(rng.uniform(0.0, 1.0)),
+        )
+
+    @property
+    def noise(self) -> float:
+        return self.drawn[1]
+
+    @property
+    def truth(self) -> float:
+        """Batch size of the least product."""
+        return self.drawn[2]
+
+    @property
+    def cliff(self) -> float:
+        """Ratio of a learning rate to the best one above which runs diverge."""
+        return 1.5 if self.number % 9 // 3 == 0 else 10.0
+
+    @functools.cached_property
+    def curve(self) -> Truth:
+        unit = Truth(curve=CURVES[self.drawn[0]], critical=CRITICAL, min_steps=MIN_STEPS)
+        return Truth(curve=unit.curve, critical=CRITICAL * self.truth / unit.least_product, min_steps=MIN_STEPS)
+
+    def steps(self, batch_size: float) -> float:
+        """Steps at the best learning rate, without noise."""
+        return float(self.curve.steps(np.array([float(batch_size)]))[0])
+
+    @property
+    def price(self) -> float:
+        """Examples of one run at the critical batch size."""
+        return self.truth * self.steps(self.truth)
+
+    def best_lr(self, batch_size: int) -> float:
+        _, _, truth, distance, drift = self.drawn
+        return DEFAULT_LR * distance * (batch_size / truth) ** drift
+
+    def end(self, config: TrialConfig) -> End:
+        gap = math.log(config.lr / self.best_lr(config.batch_size))
+        if gap > math.log(self.cliff):
+            return End(20.0, reached=False, distance=math.inf)
+        cell = [self.number, config.batch_size, config.seed]
+        shared, own = np.random.default_rng(cell).standard_normal(), np.random.default_rng(
+            [*cell, int(config.lr * 1e9)]
+        ).standard_normal()
+        draw = self.noise * (SHARED * shared + math.sqrt(1 - SHARED**2) * own)
+        wanted = self.steps(config.batch_size) * math.exp(PENALTY * gap**2 + draw)
+        if wanted > config.max_steps:
+            return End(config.max_steps, reached=False, distance=1.0 - config.max_steps / wanted)
+        return End(wanted)
+
+    def sweep(self, batch_sizes: Sequence[int] = EIGHT) -> Sweep:
+        return Sweep(
+            name="simulated",
+            workload=Choice(name="noisy_quadratic"),
+            optimizers=(Choice(name="adamw"),),
+            batch_sizes=tuple(batch_sizes),
+            seeds=(0, 1, 2),
+            target=TARGET,
+            max_steps=round(10 * MIN_STEPS),
+            max_examples=round(10 * MIN_STEPS * self.truth),
+        )
+
+
+def answer_of(sweep: Sweep, results: Sequence[TrialResult], resamples: int = 1000) -> Answer:
+    """What an analysis of the trials says."""
+    group = Group(
+        sweep="simulated", folder=Path(), workload="simulated", optimizer="adamw", choice=sweep.optimizers[0],
+        workload_options={}, parameters=None, target=TARGET, stops_at_target=True, prune_factor=sweep.prune_factor,
+        example_unit="example", tokens_per_example=None, metric_unit="nats", manifest={"axes": {"lrs": None}},
+    )  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "batch_size": result.config.batch_size,
+            "lr": result.config.lr,
+            "seed": result.config.seed,
+            "tuned": "",
+            "status": str(result.status),
+            "final_step": result.final_step,
+            "steps": math.nan if result.steps_to_target is None else result.steps_to_target,
+        }
+        for result in results
+    )
+    parts = [(int(size), part) for size, part in table.groupby("batch_size")]
+    studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
+    reading = Reading(target=TARGET, studies=studies, not_reached="")
+    return next(estimates(group, [reading], AnalysisConfig(resamples=resamples)))
+
+
+class Simulated(Precision):
+    """The policy, reading the trials of its simulated search."""
+
+    def __init__(self, goal: float, finds: bool, world: World) -> None:
+        super().__init__(goal, finds)
+        self.world, self.played, self.search = world, Played(), None
+
+    def run(self, sweep: Sweep, _: Path) -> Search:
+        self.search = Search(sweep, self.played.results)
+        ran = play(self.search, self.world.end, workers=2)
+        self.played.results += ran.results
+        self.played.examples += ran.examples
+        return self.search
+
+    def look(self, sweep: Sweep, folder: Path) -> dict[str, Answer]:
+        self.answer = answer_of(sweep, self.played.results)
+        return {text: self.answer for text in sweep.choices}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a sweep ended."""
+
+    number: int
+    ok: bool
+    verdict: str
+    covered: bool
+    width: float
+    price: float
+    """Examples of all runs, in those of one run at the critical batch size."""
+    trials: int
+    rounds: int
+    sizes: tuple[int, ...]
+    why: str
+
+
+def ended(way: str, precision: float, number: int) -> Ended:
+    """Simulate one sweep."""
+    world = World(number)
+    policy = Simulated(precision, way == "found", world)
+    with tempfile.TemporaryDirectory() as folder:
+        follow(policy, world.sweep(), Path(folder), policy.run, Limits())
+    low, high = policy.answer.interval
+    rounds = [sum(len(part["batch_sizes"]) for part in entry["added"]) for entry in policy.rounds]
+    return Ended(
+        number,
+        policy.answer.verdict == "ok",
+        str(policy.answer.verdict),
+        (low is None or low <= world.truth) and (high is None or high >= world.truth),
+        math.log(high / low) / 2 if low and high else math.inf,
+        policy.played.examples / world.price,
+        len(policy.played.results),
+        len(rounds),
+        tuple(sorted({result.config.batch_size for result in policy.played.results})),
+        "; ".join(policy.reasons.values()),
+    )
+
+
+def row(name: str, found: Sequence[Ended], precision: float) -> str:
+    ok = [one for one in found if one.ok]
+    good = [one for one in ok if one.width <= precision]
+    share = lambda part: 100 * len(part) / max(len(found), 1)
+    quantiles = np.quantile([one.price for one in found], [0.05, 0.5, 0.95])
+    return (
+        f"| {name} | {share(ok):.0f} | {share(good):.0f} | {share([one for one in found if one.covered]):.1f} "
+        f"| {share([one for one in ok if not one.covered]):.1f} | {np.median([one.width for one in found]):.2f} "
+        f"| {quantiles[1]:.0f} ({quantiles[0]:.0f} to {quantiles[2]:.0f}) "
+        f"| {np.median([one.trials for one in found]):.0f} | {np.median([one.rounds for one in found]):.0f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweeps", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--precision", type=float, default=0.2)
+    parser.add_argument("--way", default="found", choices=("found", "grid"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--each", action="store_true", help="a line per sweep")
+    asked = parser.parse_args()
+    numbers = range(asked.first, asked.first + asked.sweeps)
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        found = list(pool.map(functools.partial(ended, asked.way, asked.precision), numbers, chunksize=3))
+    if asked.each:
+        for one in found:
+            world = World(one.number)
+            print(f"{one.number:4d} {world.drawn[0][:14]:14s} {world.noise:.2f} B {world.truth:6.1f} lr {world.drawn[3]:8.3g} "
+                  f"w {one.width:.2f} price {one.price:6.1f} trials {one.trials:3d} rounds {one.rounds:2d} "
+                  f"{'' if one.covered else 'MISSED '}{one.verdict} {one.sizes} {one.why}")
+    print("| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit | trials | rounds |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for noise in NOISES:
+        print(row(f"{100 * noise:.0f} %", [one for one in found if World(one.number).noise == noise], asked.precision))
+    print(row("all", found, asked.precision))
+    print(Counter(one.verdict for one in found))
+
+
+if __name__ == "__main__":
+    main()
