@@ -136,9 +136,10 @@ class World:
         if gap > math.log(self.cliff):
             return End(20.0, reached=False, distance=math.inf)
         cell = [self.number, config.batch_size, config.seed]
-        shared, own = np.random.default_rng(cell).standard_normal(), np.random.default_rng(
-            [*cell, int(config.lr * 1e9)]
-        ).standard_normal()
+        shared, own = (
+            np.random.default_rng(cell).standard_normal(),
+            np.random.default_rng([*cell, int(config.lr * 1e9)]).standard_normal(),
+        )
         draw = self.noise * (SHARED * shared + math.sqrt(1 - SHARED**2) * own)
         wanted = self.steps(config.batch_size) * math.exp(PENALTY * gap**2 + draw)
         if wanted > config.max_steps:
@@ -187,19 +188,19 @@ class Simulated(Precision):
     """The policy, reading the trials of its simulated search."""
 
     def __init__(self, goal: float, finds: bool, world: World) -> None:
-        super().__init__(goal, finds)
-        self.world, self.played, self.search = world, Played(), None
+        super().__init__(goal, finds=finds)
+        self.world, self.played = world, Played()
 
     def run(self, sweep: Sweep, _: Path) -> Search:
-        self.search = Search(sweep, self.played.results)
-        ran = play(self.search, self.world.end, workers=2)
+        search = Search(sweep, self.played.results)
+        ran = play(search, self.world.end, workers=2)
         self.played.results += ran.results
         self.played.examples += ran.examples
-        return self.search
+        return search
 
     def look(self, sweep: Sweep, folder: Path) -> dict[str, Answer]:
         self.answer = answer_of(sweep, self.played.results)
-        return {text: self.answer for text in sweep.choices}
+        return dict.fromkeys(sweep.choices, self.answer)
 
 
 @dataclass(frozen=True)
@@ -269,10 +270,14 @@ def main() -> None:
     if asked.each:
         for one in found:
             world = World(one.number)
-            print(f"{one.number:4d} {world.drawn[0][:14]:14s} {world.noise:.2f} B {world.truth:6.1f} lr {world.drawn[3]:8.3g} "
-                  f"w {one.width:.2f} price {one.price:6.1f} trials {one.trials:3d} rounds {one.rounds:2d} "
-                  f"{'' if one.covered else 'MISSED '}{one.verdict} {one.sizes} {one.why}")
-    print("| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit | trials | rounds |")
+            print(
+                f"{one.number:4d} {world.drawn[0][:14]:14s} {world.noise:.2f} B {world.truth:6.1f} lr {world.drawn[3]:8.3g} "
+                f"w {one.width:.2f} price {one.price:6.1f} trials {one.trials:3d} rounds {one.rounds:2d} "
+                f"{'' if one.covered else 'MISSED '}{one.verdict} {one.sizes} {one.why}"
+            )
+    print(
+        "| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit | trials | rounds |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for noise in NOISES:
         print(row(f"{100 * noise:.0f} %", [one for one in found if World(one.number).noise == noise], asked.precision))

@@ -273,7 +273,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", *TELESCOPE], ["muP", "workload.parametrization=mup"]),
         (["sweep", "--set", "policy=telescope(widths=[16])", "--recipe", "essential_telescope"], ["two widths", "16"]),
         (["sweep", "--set", "policy=telescope(widths=wide)"], ["widths of policy telescope", "whole numbers"]),
-        (["sweep", *TELESCOPE, "--auto"], ["policy=telescope", "leave out --precision and --auto"]),
+        (["sweep", *TELESCOPE, "--max-runs", "9"], ["policy=telescope", "leave out --precision and --max-runs"]),
         (["sweep", *TELESCOPE, "--max-examples", "1e6"], ["telescope", "--max-examples"]),
         (["sweep", *TELESCOPE, "--from", "x"], ["telescope", "leave out --axis", "--from"]),
         (["sweep", *TELESCOPE, "--budget", "1e6"], ["telescope", "leave out --budget"]),

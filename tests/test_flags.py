@@ -254,7 +254,7 @@ FLAGS = {
             "--precision": (["--precision", "0.15"], "policy_of(0.15, "),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
             "--max-examples": (["--max-examples", "1e6"], "examples=1000000.0"),
-            "--auto": (["--auto"], "policy_of(None, True, "),
+            "--max-runs": (["--max-runs", "50"], "policy_of(None, 50.0, "),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}'"),
             "--reads": (PROGRAM, "'reads': 'csv'"),

@@ -95,11 +95,14 @@ def command(
         errors.print(line, markup=False)
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
+    finds = not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
     wanted = policy_of(
         ending["precision"],
-        ending["auto"],
+        ending["max_runs"],
         run_settings.pop("policy", None),
         budget=asked["budget"] is not None,
+        finds=finds,
+        more_seeds=not (finds and asked["seeds"]),
     )
     outer, asked["axis"] = split_axes(asked["axis"] or ())
     policy = POLICIES.make(wanted.name, **wanted.options)

@@ -41,7 +41,6 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         **program,
         target=0.0 if amounts and asked["target"] is None else asked["target"],
         optimizers=asked["optim"],
-        batch_sizes=asked["batch_sizes"],
         refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
@@ -81,14 +80,11 @@ def check_there(command: str) -> None:
         )
 
 
-def program_of(
-    *, optimizers: Sequence[str] | None, batch_sizes: str | None, refused: Mapping[str, Any], **given: Any
-) -> ExternalTrainer | None:
+def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:
     """Return the external program that trains; ``None`` if no command is given.
 
     Args:
         optimizers: value of ``--optim``.
-        batch_sizes: value of ``--batch-sizes``.
         refused: options that do not apply to an external program, by name, with their values.
         given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
@@ -111,7 +107,6 @@ def program_of(
             raise ConfigError(f"{flag} does not go with --command: the program has its own model and data")
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
-    absent += [] if batch_sizes else ["--batch-sizes LIST"]
     if absent:
         raise ask_for(absent)
     columns = pairs("--column", given.pop("columns"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
@@ -25,25 +27,42 @@ def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
     )
 
 
-def policy_of(precision: float | None, auto: bool, named: str | None, *, budget: bool = False) -> Choice:
-    """Return the policy in :data:`sweeps.launching.policies.POLICIES` that the options ask for; ``--precision``
-    includes ``--auto``.
+def policy_of(
+    precision: float | None = None,
+    runs: float | None = None,
+    named: str | None = None,
+    *,
+    budget: bool = False,
+    finds: bool = False,
+    more_seeds: bool = True,
+) -> Choice:
+    """Return the policy in :data:`sweeps.launching.policies.POLICIES` that the options ask for.
 
     Args:
         precision: value of ``--precision``.
-        auto: whether ``--auto`` was given.
+        runs: value of ``--max-runs``.
         named: value of ``--set policy=``, a name with options; ``None`` if it was not given.
         budget: whether trials train to a budget.
+        finds: whether the sweep has to find its batch sizes, as none were given.
+        more_seeds: whether it may use seeds that were not given.
 
     Raises:
         ConfigError: if two options contradict each other.
     """
-    if named is not None and (precision is not None or auto):
-        raise ConfigError(f"--set policy={named} sets how the sweep continues: leave out --precision and --auto")
     if named is not None:
+        if precision is not None or runs is not None:
+            raise ConfigError(f"--set policy={named} says how it goes on: leave out --precision and --max-runs")
         return parse_choice(named)
-    if budget and (auto or precision is not None):
-        return Choice(name="equal_budgets", options={} if precision is None else {"goal": precision})
-    if precision is not None:
-        return Choice(name="precision", options={"goal": precision})
-    return Choice(name="both_sides" if auto else "once")
+    if precision is None and not finds:
+        if runs is not None:
+            raise ConfigError("--max-runs ends a sweep that goes on to a --precision: give one, or leave it out")
+        return Choice(name="once")
+    options = {"goal": precision, "finds": finds or None}
+    if budget:
+        return Choice(name="equal_budgets", options=_given(options))
+    options |= {"runs": runs, "more_seeds": None if more_seeds else False}
+    return Choice(name="precision", options=_given(options))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -10,12 +10,12 @@ import typer
 def ending_flags(
     precision: Annotated[
         float | None,
-        typer.Option(help="Half-width of the interval of ln B_crit to reach."),
+        typer.Option(help="Half-width of the interval of ln B_crit to reach. Default: 0.2; with --batch-sizes, none."),
     ] = None,
-    auto: Annotated[
-        bool,
-        typer.Option("--auto", help="Add batch sizes until both asymptotes are seen."),
-    ] = False,
+    max_runs: Annotated[
+        float | None,
+        typer.Option(help="End after the examples of so many runs at B_crit, per optimizer (100)."),
+    ] = None,
     max_time: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds."),

@@ -319,7 +319,10 @@ class Sweep:
     def _plans(self) -> dict[StudyKey, StagedStudy]:
         if self.staged:
             order = {optimizer: place for place, optimizer in enumerate(self.choices)}
-            return {plan.study: plan for plan in sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))}
+            return {
+                plan.study: plan
+                for plan in sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))
+            }
         keys = [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
         return {study: StagedStudy(study, 0, self.seeds) for study in keys}
 

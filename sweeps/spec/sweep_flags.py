@@ -41,7 +41,7 @@ def sweep_flags(
     ] = None,
     batch_sizes: Annotated[
         str | None,
-        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two."),
+        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two. Default: found."),
     ] = None,
     lrs: Annotated[
         str | None,

@@ -24,7 +24,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.policies.critical_rounds import look
+from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.spec.axes import pooled, with_axes
@@ -144,7 +144,7 @@ def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Pat
 
 
 def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:
-    found = look(sweep(), stored)
+    found = Precision().look(sweep(), stored)
     assert list(found) == [f"sgd(momentum={momentum})" for momentum in MOMENTA]
     assert len({id(answer) for answer in found.values()}) == 1
 

@@ -225,7 +225,7 @@ def test_a_limit_ends_it_between_budgets(tmp_path):
 
 def test_what_looks_for_a_critical_batch_size_refuses_budgets():
     with pytest.raises(ConfigError, match="leave out --budget"):
-        POLICIES["both_sides"]().check(tiny(), limits=Limits(), source=None)
+        POLICIES["precision"]().check(tiny(), limits=Limits(), source=None)
 
 
 def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):

@@ -1,4 +1,4 @@
-"""``--auto`` with ``--budget``: trials are added until it is known up to where a larger batch is as good."""
+"""``--precision`` with ``--budget``: trials are added until it is known up to where a larger batch is as good."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def test_what_it_does_not_go_with_is_refused(changes, goal, said):
         EqualBudgets(goal).check(sweep(**changes), limits=Limits(), source=None)
 
 
-def test_it_is_what_auto_and_precision_ask_for_with_a_budget():
-    assert policy_of(None, True, None, budget=True).name == "equal_budgets"
-    assert policy_of(0.2, False, None, budget=True).options == {"goal": 0.2}
-    assert policy_of(0.2, False, None).name == "precision"
-    assert policy_of(None, False, None, budget=True).name == "once"
+def test_it_is_what_a_precision_or_no_batch_size_asks_for_with_a_budget():
+    assert policy_of(budget=True, finds=True).options == {"finds": True}
+    assert policy_of(0.2, budget=True).options == {"goal": 0.2}
+    assert policy_of(0.2).name == "precision"
+    assert policy_of(budget=True).name == "once"
     assert POLICIES["equal_budgets"] is EqualBudgets

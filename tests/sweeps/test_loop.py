@@ -75,24 +75,29 @@ def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ((None, False, None), Choice(name="once")),
-        ((None, True, None), Choice(name="both_sides")),
-        ((0.15, False, None), Choice(name="precision", options={"goal": 0.15})),
-        ((0.15, True, None), Choice(name="precision", options={"goal": 0.15})),
-        ((None, False, "telescope(widths=16..64)"), Choice(name="telescope", options={"widths": "16..64"})),
-        ((None, False, "precision(goal=0.2)"), Choice(name="precision", options={"goal": 0.2})),
+        ({}, Choice(name="once")),
+        ({"finds": True}, Choice(name="precision", options={"finds": True})),
+        ({"precision": 0.15, "runs": 50.0}, Choice(name="precision", options={"goal": 0.15, "runs": 50.0})),
+        (
+            {"finds": True, "more_seeds": False},
+            Choice(name="precision", options={"finds": True, "more_seeds": False}),
+        ),
+        ({"finds": True, "budget": True}, Choice(name="equal_budgets", options={"finds": True})),
+        ({"named": "telescope(widths=16..64)"}, Choice(name="telescope", options={"widths": "16..64"})),
+        ({"named": "precision(goal=0.2)", "finds": True}, Choice(name="precision", options={"goal": 0.2})),
     ],
 )
 def test_flags_ask_for_a_policy(given, expected):
-    assert policy_of(*given) == expected
+    assert policy_of(**given) == expected
     assert isinstance(POLICIES.make(expected.name, **expected.options), Policy)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((0.1, False, "once"), "leave out --precision"),
-        ((None, True, "once"), "leave out --precision"),
+        ((0.1, None, "once"), "leave out --precision"),
+        ((None, 30.0, "once"), "leave out --precision"),
+        ((None, 30.0), "--max-runs ends a sweep"),
     ],
 )
 def test_flags_of_two_policies_are_refused(given, words):
@@ -101,7 +106,7 @@ def test_flags_of_two_policies_are_refused(given, words):
 
 
 def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
-    named = policy_of(None, False, f"{__name__}:MoreSeeds")
+    named = policy_of(None, None, f"{__name__}:MoreSeeds")
     assert isinstance(POLICIES.make(named.name, **named.options), MoreSeeds)
     with pytest.raises(ConfigError, match="did you mean precision"):
         POLICIES.make("precison")

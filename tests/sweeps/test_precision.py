@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from analysis.estimate.suggest import FEWEST_STEPS
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.registry.parsing import parse_duration
@@ -22,10 +23,8 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import launch
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.both_sides import FEWEST_STEPS
 from sweeps.launching.policies.precision import Precision
-from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, Rounds, half_width
+from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
@@ -75,16 +74,16 @@ def trainer(folder: Path, end_of: Callable[[TrialConfig], End], most: int | None
 
 def to_precision(
     asked: Sweep,
-    goal: float | None,
+    goal: float,
     folder: Path,
     train: Callable[[Sweep], Search],
     *,
     limits: Limits | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Rounds:
-    """What ``cbs sweep --precision`` does, or ``--auto`` where there is no goal, with ``train`` in the place of Ray."""
-    policy = POLICIES["both_sides"]() if goal is None else POLICIES["precision"](goal)  # type: ignore[call-arg]
-    assert isinstance(policy, Rounds)
+    **options: Any,
+) -> Precision:
+    """What ``cbs sweep --precision`` does, with ``train`` in the place of Ray."""
+    policy = Precision(goal, **options)
     follow(policy, asked, folder, lambda part, _: train(part), limits or Limits(), say)
     return policy
 
@@ -151,7 +150,7 @@ def test_only_optimizers_that_need_more_get_more(whole):
     assert len(outcome_lines(report)) == len(sizes) + 3
 
 
-@pytest.mark.parametrize("after", [pytest.param(40, marks=pytest.mark.slow), 110])
+@pytest.mark.parametrize("after", [pytest.param(40, marks=pytest.mark.slow), 70])
 def test_a_killed_sweep_goes_on_to_the_same_trials(whole, tmp_path, after):
     done, folder, _ = whole
     assert len(Store(folder).trial_ids()) > after
@@ -163,6 +162,17 @@ def test_a_killed_sweep_goes_on_to_the_same_trials(whole, tmp_path, after):
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
 
 
+def test_killed_again_and_again_it_finds_the_same_sizes(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = to_precision(sweep(WORLD), GOAL, whole, trainer(whole, WORLD.end), finds=True)
+    for _ in range(11):
+        again = to_precision(sweep(WORLD), GOAL, killed, trainer(killed, WORLD.end, most=9), finds=True)
+    assert [one | {"examples": 0} for one in again.rounds] == [one | {"examples": 0} for one in done.rounds]
+    assert Store(killed).trial_ids() == Store(whole).trial_ids()
+    for trial in Store(whole).results():
+        assert Store(killed).load(trial.trial_id).steps_to_target == trial.steps_to_target
+
+
 def test_the_same_command_again_adds_nothing(whole):
     done, folder, _ = whole
     before = Store(folder).trial_ids()
@@ -172,19 +182,18 @@ def test_the_same_command_again_adds_nothing(whole):
 
 
 def test_rounds_are_gone_through_on_what_they_had(whole, tmp_path):
-    """A better learning rate that came later, by another command, does not open a search that was at its end."""
+    """A better learning rate that came later, by another command, changes what comes next and not what was decided."""
     done, folder, _ = whole
     shutil.copytree(folder, tmp_path / "sweep")
     later = SMALL.replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,))
     trainer(tmp_path / "sweep", lambda config: End(300.0))(later)
     again = to_precision(BOTH, GOAL, tmp_path / "sweep", trainer(tmp_path / "sweep", two_laws, most=0))
-    assert again.searches[0].done
     assert again.rounds[: len(done.rounds) - 1] == done.rounds[:-1]
 
 
 def test_no_round_begins_after_the_deadline(tmp_path):
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end), limits=Limits(-math.inf))
-    assert len(done.searches) == len(done.rounds) == 1
+    assert len(done.rounds) == 1
     assert "--max-time is over" in done.reasons["adamw"]
     assert not (tmp_path / ROUNDS).exists()
 
@@ -258,37 +267,58 @@ def test_what_many_trials_say_is_told_once(tmp_path):
     assert [call.args for call in progress.note.call_args_list] == [("all do it",), ("this one, too",)]
 
 
-def test_auto_adds_batch_sizes_until_the_answer_lies_between_them(tmp_path):
-    low, high = SMALL.replace(batch_sizes=(2, 4, 8)), SMALL.replace(batch_sizes=(512, 1024, 2048))
-    for sweep_, verdict, place in ((low, "above", -1), (high, "below", 0)):
-        folder = tmp_path / verdict
-        done = to_precision(sweep_, None, folder, trainer(folder, WORLD.end))
-        assert done.to_json()["auto"] == {"reached": True, "reasons": {}}
-        assert done.rounds[0]["estimates"][0]["verdict"] == f"{verdict} the measured batch sizes"
-        assert None not in done.rounds[-1]["estimates"][0]["interval"]
-        ends = [sweep_.batch_sizes[place]]
-        for entry in done.rounds[:-1]:
-            (part,) = entry["added"]
-            assert part["why"].startswith("batch sizes ")
-            assert part["seeds"] == [0, 1, 2]
-            assert all(size > ends[-1] if place else size < ends[-1] for size in part["batch_sizes"])
-            ends.append(part["batch_sizes"][place])
-        assert len(ends) > 1
-        assert json.loads((folder / ROUNDS).read_text())[0]["asked"]["precision"] is None
+def test_it_finds_the_batch_sizes_from_any_side(tmp_path):
+    """Sizes are added one at a time, a factor of 4 apart, until the answer lies between them; then others and seeds."""
+    for expected, side in (((200.0, 800.0), 1), ((200.0, 200_000.0), -1)):
+        asked, folder = sweep(WORLD).replace(expected=expected), tmp_path / str(side)
+        done = to_precision(asked, GOAL, folder, trainer(folder, WORLD.end), finds=True, runs=300.0)
+        sizes = sorted({result.config.batch_size for result in Store(folder).results()})
+        assert not done.reasons
+        assert covered(done.rounds[-1])
+        assert width(done.rounds[-1]) <= GOAL
+        assert sizes[0] < TRUTH < sizes[-1]
+        outwards = [part for entry in done.rounds for part in entry["added"] if "may be least" in part["why"]]
+        assert len(outwards) > 1
+        assert all(part["seeds"] == [0] and len(part["batch_sizes"]) == 1 for part in outwards)
+        middle = expected[1] / expected[0]
+        assert all((part["batch_sizes"][0] > middle) == (side > 0) for part in outwards)
 
 
-def test_auto_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
+def test_sizes_far_above_the_answer_are_not_trained(tmp_path):
+    done = to_precision(sweep(WORLD), GOAL, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    assert max(result.config.batch_size for result in Store(tmp_path).results()) <= 8 * TRUTH
+    last = done.rounds[-1]["estimates"][0]
+    assert last["trials"] == len(Store(tmp_path).trial_ids())
+    assert last["examples"] == done.rounds[-1]["examples"]
+    assert 5 < last["runs"] < 100
+
+
+def test_it_ends_at_its_price_and_says_so(tmp_path):
+    done = to_precision(sweep(WORLD), 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=15.0)
+    assert "15 runs at B_crit (--max-runs)" in done.reasons["adamw"]
+    assert 15 < done.rounds[-1]["estimates"][0]["runs"] < 45
+    assert not done.to_json()["precision"]["reached"]
+
+
+def test_seeds_that_were_given_are_the_only_ones(tmp_path):
+    asked = sweep(WORLD).replace(seeds=(3, 8))
+    done = to_precision(asked, 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=60.0, more_seeds=False)
+    assert {result.config.seed for result in Store(tmp_path).results()} == {3, 8}
+    assert done.reasons
+
+
+def test_it_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
     """Perfect scaling without end: nothing saturates before the target takes a handful of steps."""
 
     def end(config):
         return End(2000 / config.batch_size * math.exp(0.25 * math.log(config.lr / 4e-3) ** 2))
 
-    done = to_precision(SMALL.replace(batch_sizes=(16, 32, 64)), None, tmp_path, trainer(tmp_path, end))
+    done = to_precision(SMALL.replace(batch_sizes=(16, 32, 64)), GOAL, tmp_path, trainer(tmp_path, end))
     assert "above the measured batch sizes" in done.reasons["adamw"]
     assert done.rounds[-1]["added"] == []
     largest = max(size for entry in done.rounds for part in entry["added"] for size in part["batch_sizes"])
     assert 2000 / largest < FEWEST_STEPS <= 8 * 2000 / largest
-    assert not done.to_json()["auto"]["reached"]
+    assert not done.to_json()["precision"]["reached"]
 
 
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
@@ -321,9 +351,10 @@ def test_bad_input_is_one_line(tmp_path):
     for goal in (0.0, -1.0, math.nan, math.inf, 15.0):  # the last: 15 %
         with pytest.raises(ConfigError, match="--precision must be above 0 and at most 1"):
             Precision(goal).check(SMALL, limits=Limits(), source=None)
-    for policy in (Precision(0.1), POLICIES["both_sides"]()):
-        with pytest.raises(ConfigError, match="leave out --schedule"):
-            policy.check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
+    with pytest.raises(ConfigError, match="leave out --schedule"):
+        Precision(0.1).check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
+    with pytest.raises(ConfigError, match="--max-runs must be above 0"):
+        Precision(0.1, runs=0.0).check(SMALL, limits=Limits(), source=None)
     for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):
         with pytest.raises(ConfigError, match="--max-time takes a duration"):
             parse_duration(text)

@@ -93,15 +93,16 @@ Wanted = tuple[list[Part], tuple[str, ...]]
 """What to have, and the reasons."""
 
 
-def suggest(answer: Answer, goal: float = 0.0) -> Suggestion | None:
+def suggest(answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
     trials of the same protocol would not either.
 
     Args:
         answer: what is known.
         goal: half-width of the interval of ``ln B_crit`` beyond which nothing needs to be narrowed.
+        seeds: the seeds that may be used; ``None`` for any.
     """
-    known = Known(answer, goal)
+    known = Known(answer, goal, seeds)
     if not known.reached:
         return None
     group, searching = answer.group, known.searching()
@@ -155,8 +156,8 @@ class Known:
         axes: of the sweep; ``None`` if it does not state them.
     """
 
-    def __init__(self, answer: Answer, goal: float = 0.0) -> None:
-        self.answer, self.goal = answer, goal
+    def __init__(self, answer: Answer, goal: float = 0.0, allowed: Sequence[int] | None = None) -> None:
+        self.answer, self.goal, self._allowed = answer, goal, allowed
         self.reached = [point.batch_size for point in answer.points if point.reached]
         self.edges = {
             point.batch_size: _beyond(study.along_lr, point.best_lr)
@@ -174,8 +175,9 @@ class Known:
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
 
     def seeds_up_to(self, least: int) -> tuple[int, ...]:
-        """Return the existing seeds, with new ones added up to ``least``."""
-        new = (number for number in itertools.count() if number not in self.seeds)
+        """Return the existing seeds, with new ones added up to ``least``, as far as these may be used."""
+        numbers: Iterable[int] = itertools.count() if self._allowed is None else self._allowed
+        new = (number for number in numbers if number not in self.seeds)
         return tuple(sorted([*self.seeds, *itertools.islice(new, max(0, least - len(self.seeds)))]))
 
     def rates(self, sizes: Sequence[int]) -> tuple[float, ...] | None:
@@ -242,7 +244,7 @@ class Known:
         if self.design is None:
             return self.reached
         second = self.seeds_up_to(FEWEST_SEEDS)[-1:]
-        cells = self.design.most_for_its_cost({size: second for size in self.reached}, 0.0)
+        cells = self.design.most_for_its_cost(dict.fromkeys(self.reached, second), 0.0)
         return sorted(size for size, _ in cells[:SEVERAL])
 
     def sides(self) -> tuple[list[int], list[int]]:

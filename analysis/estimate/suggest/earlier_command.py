@@ -11,12 +11,12 @@ from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.trial.target import Target
 
-SWITCHES = ("--auto", "--dry-run", "--json")
+SWITCHES = ("--dry-run", "--json")
 """Options without a value."""
 
 _AXES = (
     *("--optim", "--axis", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
-    *("--precision", "--max-time", "--max-examples", "--output", "--auto", "--dry-run", "--json"),
+    *("--precision", "--max-runs", "--max-time", "--max-examples", "--output", "--dry-run", "--json"),
 )
 
 

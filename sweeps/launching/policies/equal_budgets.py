@@ -1,4 +1,4 @@
-"""``--auto`` and ``--precision`` with ``--budget``: add trials until it is known how large a batch is free of cost."""
+"""Add trials of equal budgets until it is known how large a batch is free of cost, at given or found batch sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, half_width
+from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.search.limits import Limits
 from sweeps.spec.axes import pooled
 from sweeps.spec.spec import Sweep
@@ -31,12 +31,20 @@ class EqualBudgets(Rounds):
     Args:
         goal: half-width of the interval of ln of the largest batch size that is as good as the best; ``None`` to stop
             once every batch size is shown to be worse than the best or equal to it.
+        finds: whether it chooses the batch sizes itself, beginning with two.
     """
 
-    flag = "--auto"
+    flag = "--precision"
 
-    def __init__(self, goal: float | None = None) -> None:
+    def __init__(self, goal: float | None = None, finds: bool = False) -> None:
         super().__init__(goal)
+        self.finds = finds
+
+    def asked(self) -> dict[str, Any]:
+        return super().asked() | {"finds": self.finds}
+
+    def first(self, sweep: Sweep) -> list[dict[str, Any]]:
+        return first_sizes(sweep, sweep.seeds) if self.finds else super().first(sweep)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if not sweep.budgets:
@@ -46,7 +54,7 @@ class EqualBudgets(Rounds):
                 f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
             )
         if sweep.exhaustive or "batch_schedules" in sweep.axes():
-            raise ConfigError("--auto and --precision search learning rates: leave out --lrs, --lr-rule and --schedule")
+            raise ConfigError("--precision searches learning rates: leave out --lrs, --lr-rule and --schedule")
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         judged, answers = Judgement(), _look(sweep, folder)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from analysis.phrases import with_interval
 from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import SweepReport
-from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, half_width, part_of
+from sweeps.launching.policies.base import SweepReport, Sweeps
+from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
+from sweeps.search.search import Search
 from sweeps.spec.axes import pooled
+from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
@@ -23,12 +28,8 @@ if TYPE_CHECKING:
 USUAL = 0.2
 """Half-width that a sweep without batch sizes goes to."""
 
-FIRST = 32
-"""Batch size near which a sweep begins if the recipe expects none."""
-
-APART = 4
-"""Ratio of the first batch sizes."""
-
+MOST_RUNS = 100.0
+"""Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
 
 
 @POLICIES.register("precision")
@@ -39,15 +40,24 @@ class Precision(Rounds):
 
     Args:
         goal: half-width of the interval of ``ln B_crit``, see :func:`sweeps.launching.policies.rounds.half_width`.
+        runs: price at which it ends, for every optimizer: the examples of this many runs at its critical batch size;
+            ``None`` for :data:`MOST_RUNS` if it finds the batch sizes, and for no end otherwise.
         finds: whether it chooses the batch sizes itself: two to begin with, and larger or smaller ones until the least
             product lies between them.
+        more_seeds: whether it may use other seeds than those of the sweep.
     """
 
     flag = "--precision"
 
-    def __init__(self, goal: float = USUAL, finds: bool = False) -> None:
+    def __init__(
+        self, goal: float = USUAL, runs: float | None = None, finds: bool = False, more_seeds: bool = True
+    ) -> None:
         super().__init__(goal)
-        self.finds = finds
+        self.runs = runs if runs is not None else MOST_RUNS if finds else math.inf
+        self.finds, self.more_seeds = finds, more_seeds
+
+    def asked(self) -> dict[str, Any]:
+        return super().asked() | {"finds": self.finds}
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         assert self.goal is not None
@@ -55,6 +65,8 @@ class Precision(Rounds):
             raise ConfigError(
                 f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
             )
+        if not self.runs > 0:
+            raise ConfigError(f"--max-runs must be above 0, got {self.runs:g}")
         if sweep.budgets:
             raise ConfigError(f"{self.flag} is about the critical batch size, which needs a target: leave out --budget")
         if "batch_schedules" in sweep.axes():
@@ -63,11 +75,7 @@ class Precision(Rounds):
             )
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
-        if not self.finds:
-            return super().first(sweep)
-        near = FIRST if sweep.expected is None else sweep.expected[1] / sweep.expected[0]
-        smallest = 2 ** max(0, round(math.log2(near / APART)))
-        return [part_of(sweep, sweep.choices, (smallest, APART * smallest), sweep.seeds[:1], sweep.lrs)]
+        return first_sizes(sweep, sweep.seeds[:1]) if self.finds else super().first(sweep)
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         report = super().preview(sweep, folder, cost, workers)
@@ -78,7 +86,8 @@ class Precision(Rounds):
 
         assert self.goal is not None
         answers, as_run = self.look(sweep, folder), _as_run()
-        judged = Judgement([_estimate(sweep, text, answer) for text, answer in answers.items()])
+        prices = {text: price(answer, self.searches, text) for text, answer in answers.items()}
+        judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
         for text, label in sweep.labels.items():
             answer = answers.get(text)
             if answer is None:
@@ -90,15 +99,28 @@ class Precision(Rounds):
                     judged.reasons[label] = f"the interval is narrow enough, but: {verdict}"
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
-            wish = None if stop else suggest(answer, goal=self.goal)
+            why = stop
+            # while the answer lies beyond the batch sizes, its price is not known either
+            if why is None and None not in answer.interval and (prices[text]["runs"] or 0.0) > self.runs:
+                why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
+            seeds = None if self.more_seeds else sweep.seeds
+            wish = None if why else suggest(answer, self.goal, seeds)
             if wish is None:
-                judged.reasons[label] = f"{stop or 'no further trial is known to help'} ({state})"
+                judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
-            why = "; ".join(wish.reasons)
+            told = "; ".join(wish.reasons)
             judged.wishes[text] = [
-                WantedTrials(batch_sizes=sizes, seeds=seeds, lrs=wish.lrs, why=why) for sizes, seeds in wish.parts
+                WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, why=told) for sizes, held in wish.parts
             ]
         return judged
+
+    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
+        report = yield from super().sweeps(sweep, folder, limits, note)
+        last = self.rounds[-1]["estimates"] if self.rounds else []
+        *lines, following = report.lines
+        lines += [f"{self.told(each)}; {each['verdict']}; {_priced(each)}" for each in last]
+        lines += [f"{label} ended before it was that narrow: {why}" for label, why in self.reasons.items()]
+        return SweepReport(report.content | {"answers": last}, [*lines, following])
 
     def look(self, sweep: Sweep, folder: Path) -> dict[str, Answer]:
         """Return what ``cbs analyze`` answers for the optimizers of the sweep, without noise scales, which take
@@ -121,6 +143,28 @@ class Precision(Rounds):
         return f"{estimate['optimizer']}: B_crit {known}{width}"
 
 
+def price(answer: Answer, searches: Sequence[Search], optimizer: str) -> dict[str, Any]:
+    """Return what the trials of an optimizer took: trials, examples, and these in runs at the critical batch size."""
+    ran = {
+        trial.trial_id: trial.final_examples
+        for search in searches
+        for study in search.sweep.studies()
+        if study.optimizer == optimizer
+        for seed in search.sweep.seeds_of(study)
+        for trial in search.results[Cell(optimizer, study.batch_size, seed)].values()
+    }
+    examples, size, draws = sum(ran.values()), answer.critical_batch_size, answer.draws
+    runs = None
+    if size and draws is not None and math.isfinite(size):
+        runs = examples / (size * math.exp(float(draws.estimate(np.array([size]))[0])))
+    return {"trials": len(ran), "examples": examples, "runs": runs}
+
+
+def _priced(estimate: dict[str, Any]) -> str:
+    runs = f", as many as {estimate['runs']:.3g} runs at B_crit" if estimate["runs"] else ""
+    return f"{estimate['trials']} trials, {estimate['examples']:,} examples{runs}"
+
+
 def _as_run() -> set[Verdict]:
     """Return the verdicts that no further trial of the same protocol is known to change."""
     from analysis.estimate.diagnosis import Verdict
@@ -129,7 +173,7 @@ def _as_run() -> set[Verdict]:
     return {Verdict.OK, *doubts, Verdict.FAR_SEED, Verdict.TOO_WIDE}
 
 
-def _estimate(sweep: Sweep, text: str, answer: Answer) -> dict[str, Any]:
+def _estimate(sweep: Sweep, text: str, answer: Answer, paid: dict[str, Any]) -> dict[str, Any]:
     width = half_width(answer.interval)
     return {
         "optimizer": sweep.labels[text],
@@ -137,4 +181,5 @@ def _estimate(sweep: Sweep, text: str, answer: Answer) -> dict[str, Any]:
         "interval": list(answer.interval),
         "half_width": width if math.isfinite(width) else None,
         "verdict": str(answer.verdict),
+        **paid,
     }

@@ -31,11 +31,18 @@ from sweeps.spec.cell import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 
 ROUNDS = "rounds.json"
-"""File in the folder of a sweep. For every command with ``--precision`` or ``--auto`` it holds the axes, what each
-round added, and the trials that had finished since the previous round."""
+"""File in the folder of a sweep. For every command that went on in rounds it holds what was asked for, what each round
+added, and the trials that had finished since the previous round."""
 
-MOST_ROUNDS = 20
-"""Largest number of rounds, whatever the answer is; each is expected to narrow an interval by a fifth."""
+MOST_ROUNDS = 40
+"""Largest number of rounds, whatever the answer is."""
+
+
+FIRST = 32
+"""Batch size near which a sweep begins if the recipe expects none."""
+
+APART = 4
+"""Ratio of the first two batch sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,7 @@ class Rounds(Policy):
 
     Attributes:
         flag: the option that selects the policy.
+        searches: what ran last: one search for every part of the sweep, with all that was added.
         rounds: one entry per analysis, as plain JSON values.
         reasons: why the sweep ended although the answer is not good enough, by optimizer.
     """
@@ -92,6 +100,7 @@ class Rounds(Policy):
 
     def __init__(self, goal: float | None) -> None:
         self.goal = goal
+        self.searches: list[Search] = []
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
 
@@ -119,9 +128,12 @@ class Rounds(Policy):
 
     def to_json(self) -> dict[str, Any]:
         """Return how it ended, as plain JSON values."""
-        ended = {"reached": not self.reasons, "reasons": self.reasons}
-        how = {"auto": ended} if self.goal is None else {"precision": {"asked": self.goal} | ended}
-        return how | {"rounds": self.rounds}
+        ended = {"asked": self.goal, "reached": not self.reasons, "reasons": self.reasons}
+        return {"precision": ended, "rounds": self.rounds}
+
+    def asked(self) -> dict[str, Any]:
+        """Return what tells this policy from others in the same folder, as plain JSON values."""
+        return {"precision": self.goal}
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         """Return what the sweep begins with, as entries of a round: by default all of it."""
@@ -133,8 +145,8 @@ class Rounds(Policy):
         Raises:
             ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
-        written = _Written(folder, {"precision": self.goal, "axes": sweep.axes()})
-        stages, number, searches = [self.first(sweep)], 0, []
+        written = _Written(folder, self.asked() | {"axes": sweep.axes()})
+        stages, number = [self.first(sweep)], 0
         for number, entry in enumerate(written.rounds, start=1):
             there = _stored(folder, written.trials(number))
             for part in _grown(sweep, stages).parts:
@@ -142,26 +154,24 @@ class Rounds(Policy):
             self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
             stages.append(entry["added"])
         while stages[-1]:
-            searches = []
+            self.searches = []
             for part in _grown(sweep, stages).parts:
-                searches.append((yield part, folder))
-                limits.add(searches[-1].trials())
-            now, number = self._look(sweep, folder, searches, limits, number), number + 1
+                self.searches.append((yield part, folder))
+                limits.add(self.searches[-1].trials())
+            now, number = self._look(sweep, folder, limits, number), number + 1
             if now is None:
                 break
             note(self.line(now))
             if now["added"]:
                 written.add(now, Store(folder).trial_ids())
             stages.append(now["added"])
-        report = outcome(searches[0], folder, searches[1:], limits, **self.to_json())
+        report = outcome(self.searches[0], folder, self.searches[1:], limits, **self.to_json())
         write_reasons(report.content["trials"], folder)
         return report
 
-    def _look(
-        self, sweep: Sweep, folder: Path, searches: list[Search], limits: Limits, number: int
-    ) -> dict[str, Any] | None:
+    def _look(self, sweep: Sweep, folder: Path, limits: Limits, number: int) -> dict[str, Any] | None:
         """Analyse the folder and return the next round with what it adds; ``None`` if the results cannot be read."""
-        stop = _stopped(searches, limits)
+        stop = _stopped(self.searches, limits)
         try:
             if stop is None and number >= MOST_ROUNDS:
                 stop = f"{MOST_ROUNDS} rounds are over"
@@ -243,6 +253,13 @@ def _key(text: str, part: dict[str, Any]) -> str:
     return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"]])
 
 
+def first_sizes(sweep: Sweep, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what a sweep begins with that finds its batch sizes: the expected critical one, and a smaller one."""
+    near = FIRST if sweep.expected is None else sweep.expected[1] / sweep.expected[0]
+    larger = 2 ** max(2, round(math.log2(near)))
+    return [part_of(sweep, sweep.choices, (larger // APART, larger), seeds, sweep.lrs)]
+
+
 def part_of(
     sweep: Sweep,
     optimizers: Iterable[str],
@@ -253,7 +270,9 @@ def part_of(
 ) -> dict[str, Any]:
     """Return an entry of a round as plain JSON values: every combination of these optimizers, batch sizes, seeds."""
     texts = list(optimizers)
-    wanted = WantedTrials(batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=None if lrs is None else tuple(lrs), why=why)
+    wanted = WantedTrials(
+        batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=None if lrs is None else tuple(lrs), why=why
+    )
     return {"optimizers": texts, "labels": [sweep.labels[text] for text in texts], **wanted.to_json()}
 
 
