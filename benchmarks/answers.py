@@ -245,7 +245,10 @@ def ended(way: str, precision: float, number: int) -> Ended:
 def row(name: str, found: Sequence[Ended], precision: float) -> str:
     ok = [one for one in found if one.ok]
     good = [one for one in ok if one.width <= precision]
-    share = lambda part: 100 * len(part) / max(len(found), 1)
+
+    def share(part: Sequence[Ended]) -> float:
+        return 100 * len(part) / max(len(found), 1)
+
     quantiles = np.quantile([one.price for one in found], [0.05, 0.5, 0.95])
     return (
         f"| {name} | {share(ok):.0f} | {share(good):.0f} | {share([one for one in found if one.covered]):.1f} "
@@ -271,12 +274,14 @@ def main() -> None:
         for one in found:
             world = World(one.number)
             print(
-                f"{one.number:4d} {world.drawn[0][:14]:14s} {world.noise:.2f} B {world.truth:6.1f} lr {world.drawn[3]:8.3g} "
+                f"{one.number:4d} {world.drawn[0][:14]:14s} {world.noise:.2f} B {world.truth:6.1f} "
+                f"lr {world.drawn[3]:8.3g} "
                 f"w {one.width:.2f} price {one.price:6.1f} trials {one.trials:3d} rounds {one.rounds:2d} "
                 f"{'' if one.covered else 'MISSED '}{one.verdict} {one.sizes} {one.why}"
             )
     print(
-        "| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit | trials | rounds |"
+        "| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit "
+        "| trials | rounds |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for noise in NOISES:

@@ -29,6 +29,9 @@ from analysis.read.groups import Group
 from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target
 
+SEEDS = 3
+"""Number of seeds that a first comparison needs."""
+
 SEVERAL = 4
 """Number of batch sizes that get a second seed first."""
 
@@ -227,47 +230,51 @@ class Known:
         odd = _middles(around, _NEAR)
         at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in self.edges.items())
         least = "steps x examples may be least"
+        # a sweep that goes on by itself looks with one seed where to go on
+        first, wanted = (self.seeds[:1], FEWEST_SEEDS) if self.goal else (self.seeds_up_to(SEEDS), SEEDS)
         asked: list[tuple[Iterable[int], tuple[int, ...], str]] = [
-            (smaller, self.seeds[:1], f"batch size {_listed(smaller)}: {least} below the present ones"),
-            (larger, self.seeds[:1], f"batch size {_listed(larger)}: {least} above the present ones"),
+            (smaller, first, f"batch size {_listed(smaller)}: {least} below the present ones"),
+            (larger, first, f"batch size {_listed(larger)}: {least} above the present ones"),
             (self.edges, self.seeds, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
-            (odd, self.seeds[:FEWEST_SEEDS], f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
+            (odd, self.seeds[:wanted], f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
         ]
         if not any(sizes for sizes, *_ in asked):
-            near, seeds = self.near() if have < FEWEST_SEEDS else [], self.seeds_up_to(FEWEST_SEEDS)
-            asked.append((near, seeds, f"{FEWEST_SEEDS} seeds: with one, the noise between seeds is hardly known"))
+            near, why = self.near() if have < FEWEST_SEEDS else [], "with one, the noise between seeds is hardly known"
+            asked.append((near, self.seeds_up_to(wanted), f"{wanted} seeds: {why}"))
         parts = [(tuple(sizes), seeds) for sizes, seeds, _ in asked if sizes]
         return (parts, tuple(reason for sizes, _, reason in asked if sizes)) if parts else None
 
     def near(self) -> list[int]:
         """Return the batch sizes at which a second seed tells most per example."""
-        if self.design is None:
+        if self.design is None or not self.goal:
             return self.reached
         second = self.seeds_up_to(FEWEST_SEEDS)[-1:]
         cells = self.design.most_for_its_cost(dict.fromkeys(self.reached, second), 0.0)
         return sorted(size for size, _ in cells[:SEVERAL])
 
     def sides(self) -> tuple[list[int], list[int]]:
-        """Return a batch size to add below or above the existing ones, where the least product more probably lies; none
-        once it probably lies between them.
+        """Return a batch size to add below or above the existing ones, on the side where the least product more
+        probably lies; none once it probably lies between them, one on each side of a single one.
 
         None above batch sizes that were run and did not reach the target, or that reach it in fewer than
         :data:`FEWEST_STEPS`.
         """
-        below, above = self.beyond()
         first, last = (self.answer.points[end] for end in (0, -1))
+        below, above = self._beyond()
+        short = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
+        smaller = [max(1, first.batch_size // APART)] if first.reached and first.batch_size > 1 else []
+        larger = [APART * last.batch_size] if last.reached and not short else []
+        if self.design is None:
+            return smaller, larger
         if max(below, above) <= OPEN:
             return [], []
-        if below > above:
-            return ([max(1, first.batch_size // APART)] if first.batch_size > 1 and first.reached else []), []
-        short = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
-        return [], ([APART * last.batch_size] if last.reached and not short else [])
+        return (smaller, []) if below > above else ([], larger)
 
-    def beyond(self) -> tuple[float, float]:
+    def _beyond(self) -> tuple[float, float]:
         """Return the probabilities that the least product lies below the smallest, and above the largest batch size
         that reached the target."""
         if self.design is None:
-            return 0.0, 1.0
+            return 1.0, 1.0
         place, sizes = least_place(self.design.draws), self.design.draws.batch_sizes
         return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
 

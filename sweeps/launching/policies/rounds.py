@@ -24,6 +24,7 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.launching.policies.once import outcome
+from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import write_reasons
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -121,9 +122,11 @@ class Rounds(Policy):
     def told(self, estimate: dict[str, Any]) -> str:
         """Return an entry of :attr:`Judgement.estimates` as a line to print."""
 
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+        return super().preview(_grown(sweep, [self.first(sweep)]), folder, cost, workers)
+
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
-        goal = "" if self.goal is None else f" {self.goal:g}"
-        yield f"what {self.flag}{goal} adds depends on how these trials end, and is not counted"
+        yield "what is added to these trials depends on how they end, and is not counted among them"
         yield from super().not_counted(report, limits)
 
     def to_json(self) -> dict[str, Any]:
@@ -194,7 +197,7 @@ class Rounds(Policy):
         parts = [self.told(one) for one in entry["estimates"]]
         asked = "" if self.goal is None else f", half-width asked for {self.goal:g}"
         parts.append(f"{entry['examples']:,} examples so far{asked}")
-        parts += [f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"]]
+        parts += dict.fromkeys(f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"])
         if not entry["added"]:
             parts += [f"{label} ends here: {why}" for label, why in self.reasons.items()] or ["reached"]
         return f"round {entry['round']}: {'; '.join(parts)}"

@@ -23,7 +23,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.suggest import Known, Suggestion, _beyond, suggest
-from analysis.estimate.suggest.design import GOAL, Design
+from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
 from cbs.training.run import run_trial
@@ -286,7 +286,7 @@ def test_one_batch_size_gets_neighbours(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(16,), seeds=3, growth=1.3)
     found = suggest(answer(tmp_path))
     assert found is not None
-    assert found.batch_sizes == (4, 8, 32, 64)
+    assert found.batch_sizes == (4, 64)
     assert found.interval_factor is None
 
 
@@ -343,7 +343,9 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
 
 def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --auto --optim adamw --batch-sizes 4..64")
+    with_command(
+        tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --dry-run --optim adamw --batch-sizes 4..64"
+    )
     line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
     expected = "cbs sweep --workers-per-trial 4 --set shard=true --optim adamw --batch-sizes 8 --seeds 0,1"
     assert line == f"{expected} --output {tmp_path}"
@@ -368,7 +370,7 @@ def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1, 2]), (6, [1, 3]), (1, []), (2, [1]), (16, [4, 8])])
+@pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1]), (9, [2]), (1, []), (2, [1]), (16, [4])])
 def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: int, smaller: list[int]) -> None:
     sweep(tmp_path, batch_sizes=(first,), seeds=3, growth=1.3)
     assert Known(answer(tmp_path)).sides()[0] == smaller
@@ -437,14 +439,20 @@ def test_a_known_seed_tells_the_shape_at_one_batch_size_and_a_new_one_hardly() -
 
 def test_the_choice_meets_its_goal_or_stops_at_the_most() -> None:
     found = design(own=0.08)
+    following = {int(size): range(3, 15) for size in WIDE}
+    chosen = found.most_for_its_cost(following)
+    assert 1 <= len(chosen) <= MOST
+    assert len(set(chosen)) == len(chosen)
+    assert len(chosen) == MOST or found.width(chosen) <= GOAL < found.width(chosen[:-1])
+    assert found.most_for_its_cost({8: ()}) == []
+    assert len(found.most_for_its_cost(following, goal=0.99)) < len(chosen)
 
-    def three(size: int) -> list[tuple[int, int]]:
-        return [(size, seed) for seed in range(3, 15)]
 
-    chosen = found.best_per_example([1, 1024, *map(int, WIDE)], three)
-    assert chosen == tuple(sorted(chosen))
-    assert found.width([cell for size in chosen for cell in three(size)]) <= GOAL
-    assert found.best_per_example([8], lambda size: []) == ()
+def test_a_new_batch_size_is_dearer_by_its_search() -> None:
+    found = design()
+    known, unknown = found.cost([(32, 3)]), found.cost([(48, 3)])
+    assert found.examples(32) == known < found.examples(48) < unknown == SEARCH * found.examples(48)
+    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((SEARCH + 1) * found.examples(48))
 
 
 def test_a_target_of_another_value_keeps_the_own_one_of_the_sweep(tmp_path: Path) -> None:
