@@ -46,6 +46,9 @@ class Search:
     Args:
         sweep: the sweep, with its target resolved.
         finished: stored final results; those at learning rates that the search would not try are used too.
+
+    Attributes:
+        most_running: largest number of trials that ran at once.
     """
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
@@ -54,6 +57,7 @@ class Search:
         self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor, objective=self.objective)
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
+        self.most_running = 0
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
         self._courses = {study: StudyProgress(study, inner(study, sweep)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}
@@ -89,6 +93,7 @@ class Search:
         self._take(cell, lr)
         config = self.config(cell, lr)
         self.running[config.trial_id] = (cell, lr)
+        self.most_running = max(self.most_running, len(self.running))
         return config
 
     def add(self, result: TrialResult) -> None:

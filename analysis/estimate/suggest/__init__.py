@@ -96,7 +96,9 @@ Wanted = tuple[list[Part], tuple[str, ...]]
 """What to have, and the reasons."""
 
 
-def suggest(answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None) -> Suggestion | None:
+def suggest(
+    answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None, most: int = MOST
+) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
     trials of the same protocol would not either.
 
@@ -104,8 +106,9 @@ def suggest(answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = Non
         answer: what is known.
         goal: half-width of the interval of ``ln B_crit`` beyond which nothing needs to be narrowed.
         seeds: the seeds that may be used; ``None`` for any.
+        most: largest number of runs.
     """
-    known = Known(answer, goal, seeds)
+    known = Known(answer, goal, seeds, most)
     if not known.reached:
         return None
     group, searching = answer.group, known.searching()
@@ -159,8 +162,10 @@ class Known:
         axes: of the sweep; ``None`` if it does not state them.
     """
 
-    def __init__(self, answer: Answer, goal: float = 0.0, allowed: Sequence[int] | None = None) -> None:
-        self.answer, self.goal, self._allowed = answer, goal, allowed
+    def __init__(
+        self, answer: Answer, goal: float = 0.0, allowed: Sequence[int] | None = None, most: int = MOST
+    ) -> None:
+        self.answer, self.goal, self._allowed, self._most = answer, goal, allowed, most
         self.reached = [point.batch_size for point in answer.points if point.reached]
         self.edges = {
             point.batch_size: _beyond(study.along_lr, point.best_lr)
@@ -283,16 +288,19 @@ class Known:
         if self.design is None:
             return None
         low, high = self.answer.definitions[HEADLINE].interval
-        goal = GOAL if not (self.goal and low and high) else max(GOAL, 2 * self.goal / math.log(high / low))
+        # where more runs than usual may go at once, they need not wait for what the first ones tell
+        goal = GOAL if self._most <= MOST else 0.0
+        if self.goal and low and high:
+            goal = max(goal, 2 * self.goal / math.log(high / low))
         first, last = (self.answer.points[end].batch_size for end in (0, -1))
         new = [first // 2] if first == self.reached[0] and first > 1 else []
         new += [last * 2] if last == self.reached[-1] else []
         new += _middles(self.reached, _WIDE_GAP)
-        more = self.seeds_up_to(len(self.seeds) + MOST)
+        more = self.seeds_up_to(len(self.seeds) + self._most)
         following = {
             size: [seed for seed in more if (size, seed) not in self.done] for size in sorted({*self.reached, *new})
         }
-        cells = self.design.most_for_its_cost(following, goal)
+        cells = self.design.most_for_its_cost(following, goal, self._most)
         if not cells or self.design.width(cells) >= 1.0:
             return None
         by_seeds: dict[tuple[int, ...], list[int]] = {}

@@ -105,16 +105,19 @@ class Design:
         new = {size for size, _ in cells if size not in known}
         return sum(self.examples(size) for size, _ in cells) + sum((SEARCH - 1) * self.examples(size) for size in new)
 
-    def most_for_its_cost(self, following: Mapping[int, Sequence[int]], goal: float = GOAL) -> list[Cell]:
+    def most_for_its_cost(
+        self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST
+    ) -> list[Cell]:
         """Choose runs, one at a time, where the logarithm of the width falls most per example.
 
         Args:
             following: the seeds that a batch size gets next, in this order, by batch size.
-            goal: expected width, relative to now, at which no more are added; nor are more than :data:`MOST`.
+            goal: expected width, relative to now, at which no more are added.
+            most: largest number of runs.
         """
         chosen: list[Cell] = []
         now, spent, taken = 1.0, 0.0, Counter[int]()
-        while len(chosen) < MOST and now > goal:
+        while len(chosen) < most and now > goal:
             options = {}
             for size, seeds in following.items():
                 if taken[size] < len(seeds):

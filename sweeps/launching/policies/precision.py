@@ -82,9 +82,11 @@ class Precision(Rounds):
         return SweepReport(report.content | {"precision": self.goal}, report.lines)
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
-        from analysis.estimate.suggest import suggest
+        from analysis.estimate.suggest import MOST, suggest
 
         assert self.goal is not None
+        # enough for twice the workers that were busy, so that a cluster is filled after a few rounds
+        most = max(MOST, 2 * max((search.most_running for search in self.searches), default=0))
         answers, as_run = self.look(sweep, folder), _as_run()
         prices = {text: price(answer, self.searches, text) for text, answer in answers.items()}
         judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
@@ -104,7 +106,7 @@ class Precision(Rounds):
             if why is None and None not in answer.interval and (prices[text]["runs"] or 0.0) > self.runs:
                 why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
             seeds = None if self.more_seeds else sweep.seeds
-            wish = None if why else suggest(answer, self.goal, seeds)
+            wish = None if why else suggest(answer, self.goal, seeds, most)
             if wish is None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
