@@ -9,35 +9,46 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.phrases import number
 from cbs.files import atomic_file
 from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
-from cbs.workloads import WORKLOADS
-from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
+from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, training_flops
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
+from sweeps.outlook.price import model_of, price_lines, price_report
 from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.spec import Sweep
-from sweeps.spec.workload import built
 
 PLAN = "plan.jsonl"
 """File in the folder of a sweep with one line for every requested trial and the reason for it."""
 
 
-def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> dict[str, Any]:
-    """Return trials, examples and time of what is missing, by simulating the search
-    (:mod:`sweeps.outlook.remaining`)."""
+def dry_run_report(
+    sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+) -> dict[str, Any]:
+    """Return trials, examples and time of what is missing, by simulating the search (:mod:`sweeps.outlook.remaining`),
+    and the price of an answer (:mod:`sweeps.outlook.price`).
+
+    Args:
+        sweep: the sweep, with its target resolved.
+        folder: its folder.
+        cost: measured cost of its steps; ``None`` if they were not timed.
+        workers: number of trials at a time; 0 if only the cluster knows it.
+        gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
+    """
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
     expected, played = outlook(sweep, finished, cost, workers)
     first = {config.trial_id for config in search.waiting()}
     left = [result.config for result in played.results]
+    price = price_report(search, cost, workers, gpu_hour)
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
     return {
         "output": str(folder),
@@ -56,9 +67,10 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
         "examples": None if endless else round(played.examples),
         "workers": max(workers, 1),
         "seconds": None if cost is None else played.seconds + (START if left else 0.0),
-        "compute": None if cost is not None or endless else _compute(sweep, played.examples),
+        "compute": None if cost is not None or endless else _compute(search, played.examples),
         "extrapolated": [] if cost is None else list(cost.told),
         "typical": sweep.expected is not None or bool(finished),
+        "price": price,
     }
 
 
@@ -88,7 +100,9 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
     lines += [f"first         {_trial_line(row)}" for row in report["first"][:1]]
     if report["examples"] is not None:
-        lines.append(f"examples      {report['examples']:,} ({basis})")
+        one = report["price"]["run"]["examples"]
+        runs = f"; {number(report['examples'] / one, 2)} runs at B_crit" if one and not report["budgets"] else ""
+        lines.append(f"examples      {report['examples']:,} ({basis}{runs})")
     if report["compute"] is not None:
         at = f"{UTILISATION:.0%} of {PEAK / 1e12:g} TFLOP/s"
         lines.append(
@@ -101,17 +115,17 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
+    lines += price_lines(report["price"])
     lines += [f"extrapolated  {note}" for note in report["extrapolated"]]
     return lines
 
 
-def _compute(sweep: Sweep, examples: float) -> dict[str, float] | None:
-    """Return the expected compute of a sweep whose steps could not be timed; ``None`` if the workload is not one of
-    this package, or its examples have no tokens."""
-    workload = built(sweep.workload) if sweep.workload.name in WORKLOADS else None
-    if workload is None or workload.tokens_per_example is None:
+def _compute(search: Search, examples: float) -> dict[str, float] | None:
+    """Return the expected compute of a sweep whose steps could not be timed; ``None`` if its model is unknown."""
+    model = model_of(search)
+    if model is None:
         return None
-    parameters, tokens = count_parameters(workload.build_model), examples * workload.tokens_per_example
+    parameters, tokens = model[0], examples * model[1]
     flops = training_flops(parameters, tokens)
     about = {"parameters": parameters, "tokens": tokens, "flops": flops}
     return about | {"accelerator_hours": accelerator_hours(flops)}

@@ -21,6 +21,9 @@ TRIED = "tried"
 
 _TRIED_FACTORS = (1.0, 0.5, 2.0)
 
+AT, FACTORS, SEEDS = "5%,10%,20%,40%,80%", "1/4,1/2,1,2,4,8,16", 5
+"""Default beginnings of branches, their factors k, and the most seeds of a branch."""
+
 FEWEST_STEPS, SHARE = 20, 0.02
 """Default window: the larger of this many updates of the largest batch, and this share of the trunk's examples."""
 

@@ -1,0 +1,99 @@
+"""What an answer costs for language models of three sizes, by computation: the table of docs/clusters.md.
+
+    python -m benchmarks.prices [--gpu-hour 2.5] [--write docs/clusters.md]
+
+A run at B_crit sees 20 tokens for each parameter, its FLOPs are 6 N D, and an H100 works at 40 % of its peak
+(:mod:`sweeps.outlook.compute`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sweeps.outlook.compute import accelerator_hours, training_flops
+from sweeps.outlook.price import RUNS, CriticalRun, Price, branch_price, noise_scale_price, price, span
+
+MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}
+"""Number of parameters by name."""
+
+TOKENS_PER_PARAMETER, GPU_HOUR = 20, 2.5
+"""Tokens of a run at B_crit for each parameter, and dollars for an hour of an H100: both are assumed."""
+
+BEGIN, END = "<!-- python -m benchmarks.prices --write docs/clusters.md -->\n", "<!-- end of prices -->\n"
+"""Lines of the page between which the table stands."""
+
+
+def critical_tokens(parameters: int) -> float:
+    """Return E_min/S_min in tokens, from the law of Zhang et al. (2024, arXiv 2410.21676) for models on C4.
+
+    Their critical batch size, 93.2 N^0.468 sequences of 512 tokens for N million parameters trained on 20 tokens for
+    each, is the largest with at most 20 % more steps than perfect scaling from B = 256; on their curves a + b/B this is
+    1.2 x 256 + 0.2 b/a, with b/a = E_min/S_min.
+    """
+    overhead = 93.20 * (parameters / 1e6) ** 0.468
+    return 512 * (overhead - 1.2 * 256) / 0.2
+
+
+def run_of(parameters: int) -> CriticalRun:
+    """Return what a run at B_crit takes; an example is a token."""
+    tokens = float(TOKENS_PER_PARAMETER * parameters)
+    flops = training_flops(parameters, tokens)
+    return CriticalRun(
+        examples=tokens,
+        steps=tokens / critical_tokens(parameters),
+        parameters=parameters,
+        flops=flops,
+        gpu_hours=accelerator_hours(flops),
+    )
+
+
+def rows(gpu_hour: float = GPU_HOUR) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the table, the header first."""
+    sweeps = [f"`cbs sweep`, {goal:.0%}: {span(runs)} runs" for goal, runs in RUNS.items()]
+    yield "model", "B_crit in tokens", "steps of a run", "in", "a run", *sweeps, "`cbs branch`", "`cbs noise-scale`"
+    for name, parameters in MODELS.items():
+        run = run_of(parameters)
+        prices = [price((1, 1, 1), run, gpu_hour), *(price(runs, run, gpu_hour) for runs in RUNS.values())]
+        prices += [_known(branch_price(run, gpu_hour)), _known(noise_scale_price(run, gpu_hour))]
+        about = name, f"{critical_tokens(parameters) / 1e6:.1f}M", span((run.steps or 0.0,) * 3)
+        yield *about, "GPU-hours", *(span(each.gpu_hours) for each in prices if each.gpu_hours)
+        yield "", "", "", "dollars", *(span(each.dollars) for each in prices if each.dollars)
+
+
+def _known(found: Price | None) -> Price:
+    assert found is not None
+    return found
+
+
+def table(gpu_hour: float = GPU_HOUR) -> str:
+    """Return the table in Markdown."""
+    header, *body = [f"| {' | '.join(row)} |" for row in rows(gpu_hour)]
+    return "\n".join([header, "|---" * (header.count("|") - 1) + "|", *body]) + "\n"
+
+
+def written(page: str) -> str:
+    """Return a page with the table as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu-hour", type=float, default=GPU_HOUR, help="dollars for an hour of an H100")
+    parser.add_argument("--write", type=Path, help="page in which to renew the table")
+    asked = parser.parse_args()
+    if asked.write is None:
+        print(table(asked.gpu_hour), end="")
+    else:
+        asked.write.write_text(written(asked.write.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

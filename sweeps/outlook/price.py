@@ -1,0 +1,315 @@
+"""What an answer costs before its first trial: in runs at the critical batch size, GPU-hours and dollars.
+
+An answer is a critical batch size B_crit known within 20 or 10 %, the half width of the interval of its logarithm. How
+many runs at B_crit it takes was measured on simulated sweeps; what one such run takes follows from what is known of the
+workload. On the hyperbola E = E_min (1 + B/B_crit), a run at B_crit sees 2 E_min examples in 2 S_min steps. Whatever is
+unknown is ``None``, never a guess.
+
+Where a sweep is out of reach, two measurements on a single run remain: branches from its checkpoints, and its noise
+scale. Both are priced in the same unit; they need only the number of steps of a run at B_crit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from analysis.phrases import number
+from cbs.compute import device
+from cbs.errors import ConfigError
+from cbs.workloads import WORKLOADS
+from sweeps.outlook.compute import accelerator_hours, count_parameters, training_flops
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.durations import duration
+from sweeps.search.search import Search
+from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
+from sweeps.spec.workload import built
+
+Range = tuple[float, float, float]
+"""A low, a typical and a high value."""
+
+RUNS: Mapping[float, Range] = {0.2: (20, 40, 80), 0.1: (80, 160, 320)}
+"""Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit."""
+# placeholders; they will be the quantiles 5, 50 and 95 % of benchmarks/answers.py
+
+OUT_OF_REACH, LARGE = 10_000.0, 1e9
+"""GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
+
+BRANCHES: tuple[int, int] = (3, 7)
+"""Fewest and typical number of branches at a checkpoint that the sequential test runs (docs/branching.md)."""
+
+TRUNK = 0.25
+"""Batch size of the run from which branches start, as a share of B_crit: branches reach from a sixteenth of B_crit to
+four times it."""
+
+NOISE_STEPS, MEASURED_STEP = 256, 1.9
+"""Steps of ``cbs noise-scale``, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
+docs/clusters.md)."""
+
+_LEAST = 0.01
+"""Amounts below this are printed as such."""
+
+
+@dataclass(frozen=True)
+class CriticalRun:
+    """What a run at B_crit takes, one of each optimizer together. Each field is ``None`` if unknown.
+
+    Attributes:
+        examples: number of examples, 2 E_min of every optimizer; the budgets if trials train to budgets.
+        steps: number of steps, 2 S_min, the least of all optimizers.
+        parameters: number of parameters of the model.
+        flops: 6 N D, with N parameters and D tokens.
+        seconds: seconds on this machine, one trial at a time, from timed steps or finished trials.
+        gpu_hours: hours on a GPU, from steps timed on one here, or else from ``flops``.
+    """
+
+    examples: float | None = None
+    steps: float | None = None
+    parameters: int | None = None
+    flops: float | None = None
+    seconds: float | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a measurement costs, each as a :data:`Range`, or ``None`` if unknown.
+
+    Attributes:
+        runs: runs at B_crit of each optimizer.
+        examples: examples of all optimizers together, as are the following.
+        flops: FLOPs of the training.
+        gpu_hours: hours on one GPU.
+        seconds: seconds on this machine, one trial at a time.
+        dollars: ``gpu_hours`` at the price of an hour.
+    """
+
+    runs: Range
+    examples: Range | None = None
+    flops: Range | None = None
+    gpu_hours: Range | None = None
+    seconds: Range | None = None
+    dollars: Range | None = None
+
+
+def price(runs: Range, run: CriticalRun, gpu_hour: float | None = None, *, work: float = 1.0) -> Price:
+    """Return the price of a number of runs at B_crit.
+
+    Args:
+        runs: number of runs.
+        run: what one takes.
+        gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
+        work: compute of a step relative to one of plain training.
+
+    Example:
+        >>> price((20, 40, 80), CriticalRun(gpu_hours=1.5), gpu_hour=2.0).dollars
+        (60.0, 120.0, 240.0)
+    """
+    low, typical, high = runs
+
+    def times(amount: float | None, factor: float = work) -> Range | None:
+        return None if amount is None else (low * amount * factor, typical * amount * factor, high * amount * factor)
+
+    dollars = None if gpu_hour is None or run.gpu_hours is None else run.gpu_hours * gpu_hour
+    return Price(
+        runs, times(run.examples, 1.0), times(run.flops), times(run.gpu_hours), times(run.seconds), times(dollars)
+    )
+
+
+def branch_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:
+    """Return the price of ``cbs branch`` with its defaults from checkpoints of a run that exists, at :data:`TRUNK`
+    times B_crit; the highest is what its ``--dry-run`` counts. ``None`` if the steps of a run are unknown."""
+    if run.steps is None:
+        return None
+    largest = max(Fraction(factor) for factor in FACTORS.split(","))
+    trunk = (1 + TRUNK) / 2  # examples, in those of a run at B_crit: E_min (1 + B/B_crit) over 2 E_min
+    window = max(FEWEST_STEPS * float(largest) * TRUNK / run.steps, SHARE * trunk)
+    checkpoints, most = len(AT.split(",")), len(FACTORS.split(",")) * SEEDS
+    low, typical, high = (checkpoints * branches * window for branches in (*BRANCHES, most))
+    return price((low, typical, high), run, gpu_hour)
+
+
+def noise_scale_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:
+    """Return the price of ``cbs noise-scale`` with its default number of steps, each at B_crit; ``None`` if the steps
+    of a run are unknown."""
+    if run.steps is None:
+        return None
+    share = NOISE_STEPS / run.steps
+    return price((share, share, share), run, gpu_hour, work=MEASURED_STEP)
+
+
+def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
+    """Return what is known of a run at B_crit.
+
+    E_min and S_min come from finished trials once they reached the target at two batch sizes, or else from what the
+    recipe expects.
+
+    Args:
+        search: search of the sweep with its finished trials.
+        cost: cost of steps measured on this machine; ``None`` if none was timed.
+    """
+    sweep = search.sweep
+    asymptotes = {} if sweep.budgets else {text: _hyperbola(search, text) or sweep.expected for text in sweep.choices}
+    examples: dict[str, float | None] = dict.fromkeys(sweep.choices, float(sum(sweep.budgets)) or None)
+    steps: dict[str, float | None] = dict.fromkeys(sweep.choices)
+    for text, known in asymptotes.items():
+        if known is not None:
+            steps[text], examples[text] = 2 * known[0] or None, 2 * known[1]
+    seen = _total(examples.values())
+    model = model_of(search)
+    flops = None if model is None or seen is None else training_flops(model[0], seen * model[1])
+    seconds = {text: _seconds(search, cost, text, examples[text], steps[text]) for text in sweep.choices}
+    all_seconds, on_gpu = _total(seconds.values()), cost is not None and sweep.device != "cpu" and device.count() > 0
+    hours = None if flops is None else accelerator_hours(flops)
+    return CriticalRun(
+        examples=seen,
+        steps=None if _total(steps.values()) is None else min(filter(None, steps.values())),
+        parameters=None if model is None else model[0],
+        flops=flops,
+        seconds=all_seconds,
+        gpu_hours=all_seconds / 3600.0 if on_gpu and all_seconds is not None else hours,
+    )
+
+
+def _hyperbola(search: Search, optimizer: str) -> tuple[float, float] | None:
+    """Return ``(min_steps, min_examples)``, nonnegative and fitted by least squares of relative errors to the best
+    steps so far; ``None`` if fewer than two batch sizes reached the target, or the steps do not fall."""
+    studies = [study for study in search.sweep.studies() if study.optimizer == optimizer]
+    best = {study.batch_size: found[1] for study in studies if (found := search.best(study)) is not None}
+    if len(best) < 2:
+        return None
+    sizes, steps = np.array(list(best), dtype=float), np.array(list(best.values()))
+    from scipy.optimize import nnls  # importing it takes a second, so not at every start
+
+    (min_steps, min_examples), _ = nnls(np.stack([1 / steps, 1 / (sizes * steps)], axis=1), np.ones(len(steps)))
+    return (float(min_steps), float(min_examples)) if min_examples > 0 else None
+
+
+def model_of(search: Search) -> tuple[int, float] | None:
+    """Return the numbers of parameters and of tokens per example, from a finished trial or the workload; ``None`` if
+    examples have no tokens, or the workload is not one of this package, whose code is not run for it."""
+    for result in search.trials():
+        if (ran := result.workload) is not None and ran.parameters and ran.tokens_per_example:
+            return ran.parameters, ran.tokens_per_example
+    workload = built(search.sweep.workload) if search.sweep.workload.name in WORKLOADS else None
+    if workload is None or workload.tokens_per_example is None:
+        return None
+    return count_parameters(workload.build_model), workload.tokens_per_example
+
+
+def _seconds(
+    search: Search, cost: Cost | None, optimizer: str, examples: float | None, steps: float | None
+) -> float | None:
+    """Return the seconds of a run, from timed steps or else at the pace of finished trials."""
+    sweep = search.sweep
+    if examples is None:
+        return None
+    if cost is not None and optimizer in cost.steps:
+        middle = math.sqrt(sweep.batch_sizes[0] * sweep.batch_sizes[-1])
+        size = max(1, round(middle if steps is None else examples / steps))
+        return cost.steps[optimizer].seconds(size, examples / size, sweep.evaluation)
+    took = [(float(trial.timing.get("seconds") or 0.0), trial.final_examples) for trial in search.trials()]
+    timed = [(seconds, seen) for seconds, seen in took if 0 < seconds < math.inf and seen]
+    return examples * sum(each for each, _ in timed) / sum(seen for _, seen in timed) if timed else None
+
+
+def _total(amounts: Collection[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def checked_gpu_hour(dollars: float | None) -> float | None:
+    """Return the price of an hour of a GPU.
+
+    Raises:
+        ConfigError: if it is not a number above 0.
+    """
+    if dollars is not None and not 0 < dollars < math.inf:
+        raise ConfigError(f"--set gpu_hour: expected dollars above 0 for an hour of a GPU, got {dollars:g}")
+    return dollars
+
+
+def price_report(search: Search, cost: Cost | None, workers: int, gpu_hour: float | None = None) -> dict[str, Any]:
+    """Return the price of an answer as plain JSON values.
+
+    ``run`` is the :class:`CriticalRun`, ``within`` the :class:`Price` by half width, and ``instead`` the prices of
+    ``cbs branch`` and ``cbs noise-scale`` where the sweep is out of reach, otherwise ``None``.
+
+    Args:
+        search: search of the sweep with its finished trials.
+        cost: cost of steps measured on this machine; ``None`` if none was timed.
+        workers: number of trials at a time.
+        gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
+    """
+    run = critical_run(search, cost)
+    within = {str(goal): price(runs, run, gpu_hour) for goal, runs in RUNS.items()}
+    typical = within[str(max(RUNS))].gpu_hours
+    far = (typical is not None and typical[1] > OUT_OF_REACH) or (run.parameters or 0) > LARGE
+    instead = {"cbs branch": branch_price(run, gpu_hour), "cbs noise-scale": noise_scale_price(run, gpu_hour)}
+    return {
+        "run": asdict(run),
+        "within": {goal: asdict(each) for goal, each in within.items()},
+        "instead": {name: each and asdict(each) for name, each in instead.items()} if far else None,
+        "gpu_hour": gpu_hour,
+        "workers": max(workers, 1),
+        "optimizers": len(search.sweep.choices),
+        "budgets": bool(search.sweep.budgets),
+    }
+
+
+def price_lines(report: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines to print for :func:`price_report`: one, and a second one where the sweep is out of reach."""
+    run = report["run"]
+    each = " of each optimizer" if report["optimizers"] > 1 else ""
+    unit = "runs of the budget" if report["budgets"] else "runs at B_crit"
+    answers = [
+        f"{float(goal):.0%}: " + ", ".join([f"{span(found['runs'])} {unit}{each}", *_costs(found, report)])
+        for goal, found in report["within"].items()
+    ]
+    unknown = ""
+    if run["examples"] is None:
+        unknown = "; the examples of such a run are known once trials have reached the target at two batch sizes"
+    elif report["gpu_hour"] is not None and run["gpu_hours"] is None:
+        unknown = "; no dollars, as the hours on a GPU are unknown"
+    yield f"price         B_crit within {'; within '.join(answers)}{unknown}"
+    if report["instead"] is None:
+        return
+    about = {
+        "cbs branch": f"from checkpoints of one run at B_crit/{1 / TRUNK:g}",
+        "cbs noise-scale": f"{NOISE_STEPS} measured steps at B_crit",
+    }
+    shares = []
+    for name, found in report["instead"].items():
+        costs = [] if found is None else [f"{span(found['runs'])} {unit}{each}", *_costs(found, report)]
+        shares.append(f"{name} {', '.join(costs) or 'a part of one run'} ({about[name]})")
+    yield f"instead       {'; '.join(shares)}"
+
+
+def _costs(found: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a price amounts to beside runs: the time on this machine if steps were timed, else GPU-hours, and
+    dollars."""
+    if found["seconds"] is not None:
+        low, typical, high = (duration(seconds / report["workers"]) for seconds in found["seconds"])
+        yield f"{typical} [{low}, {high}] here"
+    if found["gpu_hours"] is not None and (found["seconds"] is None or report["gpu_hour"] is not None):
+        yield f"{span(found['gpu_hours'])} GPU-hours"
+    if found["dollars"] is not None:
+        yield f"{span(found['dollars'])} dollars"
+
+
+def span(values: Range) -> str:
+    """Format a range as its typical value and both ends, two digits each; a range of one value as this.
+
+    Example:
+        >>> span((0.123, 52.4, 168_000.0)), span((3.0, 3.0, 3.0)), span((1e-5, 2e-5, 4e-5))
+        ('52 [0.12, 170,000]', '3', 'under 0.01')
+    """
+    if values[-1] < _LEAST:
+        return f"under {_LEAST:g}"
+    low, typical, high = (number(float(f"{value:.2g}"), 2) for value in values)
+    return typical if low == high else f"{typical} [{low}, {high}]"

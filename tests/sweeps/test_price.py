@@ -1,0 +1,224 @@
+"""The price of an answer before its first trial: what is known of a run at B_crit, and what is said to be unknown."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from analysis.phrases import number
+from benchmarks import prices
+from cbs.compute import device
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice
+from cbs.trial.record import WorkloadInfo
+from sweeps.commands.branch import branch_flags
+from sweeps.commands.noise_scale import command as noise_scale
+from sweeps.launching.policies import POLICIES
+from sweeps.outlook import price as module
+from sweeps.outlook.cost import Cost, StepCost
+from sweeps.outlook.durations import duration
+from sweeps.outlook.price import (
+    NOISE_STEPS,
+    RUNS,
+    CriticalRun,
+    branch_price,
+    checked_gpu_hour,
+    critical_run,
+    noise_scale_price,
+    price,
+    price_lines,
+    price_report,
+    span,
+)
+from sweeps.outlook.report import dry_run_lines, dry_run_report
+from sweeps.search.search import Search
+from sweeps.spec.branches import AT, FACTORS, SEEDS, branch_plan
+from tests.sweeps.simulation import MIN_EXAMPLES, MIN_STEPS, run_search, small_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+MIDDLE, LATE = RUNS[0.2], RUNS[0.1]
+GPT2 = Choice(name="text", options={"size": "gpt2-small"})
+LARGE = {"workload": Choice(name="text", options={"size": "gpt2-xl"}), "optimizers": (Choice(name="adamw"),)}
+
+
+def expecting(expected: tuple[float, float] | None, **changes: object) -> Search:
+    return Search(small_sweep(expected=expected, **changes))
+
+
+def test_a_run_at_the_critical_batch_size_sees_twice_the_least_examples_in_twice_the_least_steps() -> None:
+    run = critical_run(expecting((100.0, 5000.0), workload=GPT2), None)
+    assert (run.examples, run.steps) == (2 * 2 * 5000, 200)  # of two optimizers; the steps are those of one
+    assert run.parameters is not None
+    assert run.flops == 6 * run.parameters * 20_000 * 1024
+    assert run.gpu_hours == pytest.approx(run.flops / (0.4 * 989e12) / 3600)
+    found = price(MIDDLE, run, 2.5)
+    assert found.examples == tuple(20_000 * runs for runs in MIDDLE)
+    assert found.gpu_hours is not None
+    assert found.dollars == pytest.approx([2.5 * hours for hours in found.gpu_hours])
+    assert price(MIDDLE, run).dollars is None
+
+
+def test_finished_trials_take_the_place_of_what_is_expected() -> None:
+    search = expecting((1.0, 1.0))
+    run_search(search)
+    run = critical_run(search, None)
+    assert run.examples == pytest.approx(2 * 2 * MIN_EXAMPLES, rel=0.1)
+    assert run.steps == pytest.approx(2 * MIN_STEPS, rel=0.1)
+
+
+@pytest.mark.parametrize(("sizes", "known"), [((16,), False), ((16, 64), True)])
+def test_one_batch_size_does_not_tell_where_the_curve_bends(sizes: tuple[int, ...], known: bool) -> None:
+    search = expecting(None, batch_sizes=sizes)
+    run_search(search)
+    run = critical_run(search, None)
+    assert (run.examples is not None) == known
+    said = "known once trials have reached the target at two batch sizes" in next(
+        price_lines(price_report(search, None, 1))
+    )
+    assert said != known
+
+
+def test_what_one_optimizer_leaves_unknown_is_unknown_of_all() -> None:
+    search = expecting(None)
+    for result in run_search(Search(small_sweep(optimizers=(Choice(name="adamw"),)))).values():
+        search.add(result)
+    assert critical_run(search, None) == CriticalRun()
+
+
+def test_seconds_are_those_of_timed_steps_at_the_critical_batch_size() -> None:
+    search = expecting((100.0, 5000.0), workload=GPT2)
+    cost = Cost(dict.fromkeys(search.sweep.choices, StepCost(fixed=0.5, per_example=0.01, evaluation=0.0)))
+    run = critical_run(search, cost)
+    assert run.seconds == pytest.approx(2 * 200 * (0.5 + 0.01 * 50))
+    (line,) = price_lines(price_report(search, cost, 2))
+    assert f"{duration(MIDDLE[1] * 400 / 2)} [" in line
+    assert "GPU-hours" not in line  # of another machine
+    (line,) = price_lines(price_report(search, cost, 2, 2.5))
+    assert "GPU-hours" in line
+    assert "dollars" in line
+
+
+def test_seconds_are_those_of_finished_trials_where_no_step_is_timed() -> None:
+    sweep = small_sweep()
+    ran = run_search(Search(sweep)).values()
+    timed = [result.replace(timing={"seconds": 0.25 * result.final_examples}) for result in ran]
+    run = critical_run(Search(sweep, timed), None)
+    assert run.examples is not None
+    assert run.seconds == pytest.approx(0.25 * run.examples)
+    assert critical_run(Search(sweep, ran), None).seconds is None
+
+
+@pytest.mark.parametrize(("devices", "wanted", "timed"), [(1, "auto", True), (1, "cpu", False), (0, "auto", False)])
+def test_steps_timed_on_a_gpu_are_hours_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, devices: int, wanted: str, timed: bool
+) -> None:
+    monkeypatch.setattr(device, "count", lambda: devices)
+    search = expecting((100.0, 5000.0), workload=GPT2, device=wanted)
+    run = critical_run(search, Cost(dict.fromkeys(search.sweep.choices, StepCost(36.0, 0.0, 0.0))))
+    assert (run.gpu_hours == pytest.approx(2 * 200 * 36.0 / 3600)) == timed
+
+
+def test_the_model_of_a_users_workload_is_known_from_its_trials_only() -> None:
+    sweep = small_sweep(workload=Choice(name="my_model:Rings"), expected=(100.0, 5000.0))
+    about = WorkloadInfo(example_unit="ring", tokens_per_example=8, metric_unit="nats", parameters=70, data_hash=None)
+    ran = [result.replace(workload=about) for result in run_search(Search(sweep)).values()]
+    assert critical_run(Search(sweep), None).flops is None
+    known = critical_run(Search(sweep, ran), None)
+    assert known.examples is not None
+    assert known.flops == 6 * 70 * 8 * known.examples
+    (line,) = price_lines(price_report(Search(sweep), None, 1, 2.5))
+    assert "no dollars, as the hours on a GPU are unknown" in line
+
+
+def test_a_run_to_a_budget_sees_the_budget() -> None:
+    search = expecting(None, budgets=(4096,))
+    assert critical_run(search, None) == CriticalRun(examples=2 * 4096)
+    assert f"{span(MIDDLE)} runs of the budget of each" in next(price_lines(price_report(search, None, 1)))
+
+
+def test_the_dry_run_has_one_line_for_both_precisions_and_says_what_the_grid_costs(tmp_path: Path) -> None:
+    sweep = small_sweep(expected=(MIN_STEPS, MIN_EXAMPLES))
+    report = dry_run_report(sweep, tmp_path, None, 1)
+    (line,) = (line for line in dry_run_lines(report) if line.startswith("price "))
+    for runs, share in ((MIDDLE, "20%"), (LATE, "10%")):
+        assert f"within {share}: {span(runs)} runs at B_crit of each optimizer" in line
+    assert "known once" not in line
+    grid = number(report["examples"] / (2 * 2 * MIN_EXAMPLES), 2)
+    assert any(line.startswith("examples") and f"; {grid} runs at B_crit)" in line for line in dry_run_lines(report))
+    assert "runs at B_crit)" not in "".join(dry_run_lines(dry_run_report(small_sweep(), tmp_path, None, 1)))
+
+
+def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = expecting((2000.0, 4e6), **LARGE)
+    _, line = price_lines(price_report(large, None, 1))
+    assert "cbs branch" in line
+    assert f"({NOISE_STEPS} measured steps at B_crit)" in line
+    small = expecting((2000.0, 4e6), workload=GPT2)
+    assert price_report(small, None, 1)["instead"] is None
+    monkeypatch.setattr(module, "OUT_OF_REACH", 0.1)
+    assert price_report(small, None, 1)["instead"] is not None
+    _, line = price_lines(price_report(expecting(None, **LARGE), None, 1))
+    assert "cbs branch a part of one run (" in line
+
+
+@pytest.mark.parametrize("steps", [400.0, 40_000.0])  # windows of 20 updates, and of 2 % of the trunk
+def test_branches_cost_at_most_what_their_dry_run_counts(steps: float) -> None:
+    critical = 4096
+    run = CriticalRun(examples=steps * critical, steps=steps)
+    plan = branch_plan(
+        batch_size=critical // 4, examples=round(1.25 * steps / 2 * critical), at=AT, factors=FACTORS, window=None,
+        lr_rule="sqrt",
+    )  # fmt: skip
+    found = branch_price(run)
+    assert found is not None
+    assert found.examples is not None
+    counted = len(plan.at) * len(plan.factors) * SEEDS * plan.window
+    assert found.examples[2] == pytest.approx(counted, rel=0.03)
+    assert found.examples[0] < found.examples[1] < found.examples[2]
+    assert branch_price(CriticalRun(examples=1.0)) is None
+
+
+def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
+    found = noise_scale_price(CriticalRun(examples=1e6, steps=1000.0, gpu_hours=100.0), 2.0)
+    assert found is not None
+    assert found.examples == pytest.approx([NOISE_STEPS * 1000.0] * 3)
+    assert found.gpu_hours == pytest.approx([100.0 * NOISE_STEPS / 1000 * 1.9] * 3)
+    assert found.dollars == pytest.approx([200.0 * NOISE_STEPS / 1000 * 1.9] * 3)
+
+
+def test_what_is_priced_are_the_defaults_of_the_commands() -> None:
+    flags, policy = inspect.signature(branch_flags).parameters, inspect.signature(POLICIES["branch"]).parameters
+    assert (flags["at"].default, flags["factors"].default, flags["seeds"].default) == (AT, FACTORS, str(SEEDS))
+    assert (policy["at"].default, policy["factors"].default) == (AT, FACTORS)
+    assert inspect.signature(noise_scale).parameters["steps"].default == NOISE_STEPS
+
+
+def test_the_price_of_an_hour_is_above_zero() -> None:
+    assert checked_gpu_hour(2.5) == 2.5
+    assert checked_gpu_hour(None) is None
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="gpu_hour"):
+            checked_gpu_hour(wrong)
+
+
+def test_a_range_has_two_digits_at_any_size() -> None:
+    assert span((0.123, 52.4, 168_000.0)) == "52 [0.12, 170,000]"
+    assert span((3.0, 3.0, 3.0)) == "3"
+    assert span((1e-5, 2e-5, 4e-5)) == "under 0.01"
+
+
+def test_the_page_has_the_table_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    assert prices.written(page) == page, "python -m benchmarks.prices --write docs/clusters.md"
+    monkeypatch.setattr(prices, "RUNS", MappingProxyType({0.2: (1, 2, 3)}))
+    assert prices.written(page) != page
+    with pytest.raises(ValueError, match="no lines"):
+        prices.written("a page without a table")
+
+
+@pytest.mark.parametrize(("millions", "sequences"), [(85, 2191), (151, 3240), (302, 5433)])
+def test_the_law_for_the_table_returns_the_curves_that_it_was_fitted_to(millions: int, sequences: int) -> None:
+    assert prices.critical_tokens(millions * 1_000_000) == pytest.approx(512 * sequences, rel=0.06)
