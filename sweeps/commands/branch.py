@@ -132,7 +132,8 @@ def command(
         errors.print(line, markup=False)
 
     run_settings, settings = split(asked["settings"] or ())
-    run_settings.pop("policy", None)
+    for key in ("policy", "gpu_hour"):
+        run_settings.pop(key, None)
     given = asked.pop("from_checkpoint") or []
     seeds = parse_seeds(branches.pop("seeds"))
     policy = Branch(**branches, trunk_optimizer=asked.pop("trunk_optim") or "", checkpoints=given)

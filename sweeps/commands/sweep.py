@@ -83,6 +83,7 @@ def command(
         from sweeps.launching.loop import carry_out, prepare, timed
         from sweeps.launching.policies import POLICIES
         from sweeps.launching.policies.each_setting import EachSetting, split_axes
+        from sweeps.outlook.price import checked_gpu_hour
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.running.cluster import Resources, check_listening
@@ -95,6 +96,7 @@ def command(
         errors.print(line, markup=False)
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
+    gpu_hour = checked_gpu_hour(run_settings.pop("gpu_hour", None))
     finds = not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
     wanted = policy_of(
         ending["precision"],
@@ -145,7 +147,7 @@ def command(
     if dry_run:
         if not outer and (plan.folder / MANIFEST).exists():
             merged_manifest(Store(plan.folder), plan.sweep, again)  # refuses what the sweep itself would refuse
-        report = policy.preview(plan.sweep, plan.folder, plan.cost, workers)
+        report = policy.preview(plan.sweep, plan.folder, plan.cost, workers, gpu_hour)
         for line in policy.not_counted(report, limits):
             note(line)
     else:

@@ -50,6 +50,7 @@ RUN = {
     "policy": RunKey(
         str, "none", "Which sweep comes next, in place of the options that choose it: `telescope(widths=16..128)`."
     ),
+    "gpu_hour": RunKey((int, float), "none", "Dollars for an hour of a GPU, in which `--dry-run` prices the answer."),
     "trial_timeout": RunKey((int, float), "none", "Seconds without a step or an evaluation until a trial is stopped."),
     "cpus_per_trial": RunKey(int, "1", "Cores and torch threads of each worker of a trial."),
     "shard": RunKey(

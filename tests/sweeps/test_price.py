@@ -36,6 +36,7 @@ from sweeps.outlook.price import (
 from sweeps.outlook.report import dry_run_lines, dry_run_report
 from sweeps.search.search import Search
 from sweeps.spec.branches import AT, FACTORS, SEEDS, branch_plan
+from sweeps.spec.overrides import split
 from tests.sweeps.simulation import MIN_EXAMPLES, MIN_STEPS, run_search, small_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +152,15 @@ def test_the_dry_run_has_one_line_for_both_precisions_and_says_what_the_grid_cos
     assert "runs at B_crit)" not in "".join(dry_run_lines(dry_run_report(small_sweep(), tmp_path, None, 1)))
 
 
+@pytest.mark.parametrize("policy", ["once", "precision(goal=0.2)"])
+def test_a_policy_passes_the_price_of_an_hour_on(policy: str, tmp_path: Path) -> None:
+    name, _, goal = policy.partition("(goal=")
+    made = POLICIES.make(name, **({"goal": float(goal[:-1])} if goal else {}))
+    sweep = small_sweep(expected=(100.0, 5000.0), workload=GPT2)
+    assert "dollars" in "".join(made.preview(sweep, tmp_path, None, 1, 2.5).lines)
+    assert "dollars" not in "".join(made.preview(sweep, tmp_path, None, 1).lines)
+
+
 def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     large = expecting((2000.0, 4e6), **LARGE)
     _, line = price_lines(price_report(large, None, 1))
@@ -196,12 +206,15 @@ def test_what_is_priced_are_the_defaults_of_the_commands() -> None:
     assert inspect.signature(noise_scale).parameters["steps"].default == NOISE_STEPS
 
 
-def test_the_price_of_an_hour_is_above_zero() -> None:
+def test_the_price_of_an_hour_is_no_setting_of_the_trials() -> None:
+    assert split(["gpu_hour=2.5", "max_steps=7"]) == ({"gpu_hour": 2.5}, ["max_steps=7"])
     assert checked_gpu_hour(2.5) == 2.5
     assert checked_gpu_hour(None) is None
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="gpu_hour"):
             checked_gpu_hour(wrong)
+    with pytest.raises(ConfigError, match="expected a number, got 'x'"):
+        split(["gpu_hour=x"])
 
 
 def test_a_range_has_two_digits_at_any_size() -> None:

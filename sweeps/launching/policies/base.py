@@ -78,7 +78,9 @@ class Policy(ABC):
             note: called with each line of information for the user.
         """
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
         """Return what ``--dry-run`` prints instead of running :meth:`sweeps`.
 
         Args:
@@ -86,8 +88,9 @@ class Policy(ABC):
             folder: its folder.
             cost: measured cost of its steps; ``None`` if they were not timed.
             workers: number of trials at a time; 0 if only the cluster knows it.
+            gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
         """
-        report = dry_run_report(sweep, folder, cost, workers)
+        report = dry_run_report(sweep, folder, cost, workers, gpu_hour)
         return SweepReport(report, dry_run_lines(report))
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:

@@ -30,7 +30,7 @@ from sweeps.search.branch_tests import TestedCheckpoint, tested
 from sweeps.search.lattice import middle
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.branches import BranchPlan, branch_plan
+from sweeps.spec.branches import AT, FACTORS, BranchPlan, branch_plan
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
@@ -80,8 +80,8 @@ class Branch(Policy):
 
     def __init__(
         self,
-        at: str = "5%,10%,20%,40%,80%",
-        factors: str = "1/4,1/2,1,2,4,8,16",
+        at: str = AT,
+        factors: str = FACTORS,
         window: str | None = None,
         lr_rule: str = "sqrt",
         warmup: int = 0,
@@ -195,7 +195,9 @@ class Branch(Policy):
         ]
         return SweepReport(report.content | content, lines)
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
         plan, trunks = self._plan(sweep), self._trunks(sweep)
         each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
         trained = [trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep is not None]

@@ -70,10 +70,13 @@ class EachSetting(Policy):
                 break
         return self._joined(folder, reports)
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
         parts = self._parts(sweep, folder)
         return self._joined(
-            folder, [(names, self._makes().preview(part, place, cost, workers)) for names, part, place in parts]
+            folder,
+            [(names, self._makes().preview(part, place, cost, workers, gpu_hour)) for names, part, place in parts],
         )
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:

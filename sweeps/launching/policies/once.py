@@ -37,11 +37,13 @@ class Once(Policy):
         first, *further = searches.values()
         return outcome(first, folder, further, limits)
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
         if len(sweep.parts) == 1:
-            return super().preview(sweep, folder, cost, workers)
+            return super().preview(sweep, folder, cost, workers, gpu_hour)
         parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
-        reports = [dry_run_report(part, folder, cost, workers) for part in parts]
+        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in parts]
         lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
         total = reports[0] | {"axes": sweep.axes(), "budgets": list(sweep.budgets)}
         for name in ("trials", "trials_done", "examples", "seconds"):

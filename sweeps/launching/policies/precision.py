@@ -31,7 +31,6 @@ USUAL = 0.2
 MOST_RUNS = 100.0
 """Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
 
-
 @POLICIES.register("precision")
 class Precision(Rounds):
     """Adds the trials that narrow the intervals most per example, until each is as narrow as requested.
@@ -77,8 +76,10 @@ class Precision(Rounds):
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         return first_sizes(sweep, sweep.seeds[:1]) if self.finds else super().first(sweep)
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
-        report = super().preview(sweep, folder, cost, workers)
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
+        report = super().preview(sweep, folder, cost, workers, gpu_hour)
         return SweepReport(report.content | {"precision": self.goal}, report.lines)
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:

@@ -122,8 +122,10 @@ class Rounds(Policy):
     def told(self, estimate: dict[str, Any]) -> str:
         """Return an entry of :attr:`Judgement.estimates` as a line to print."""
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
-        return super().preview(_grown(sweep, [self.first(sweep)]), folder, cost, workers)
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
+        return super().preview(_grown(sweep, [self.first(sweep)]), folder, cost, workers, gpu_hour)
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         yield "what is added to these trials depends on how they end, and is not counted among them"

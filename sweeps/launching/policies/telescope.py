@@ -93,7 +93,9 @@ class Telescope(Policy):
             result: Telescoped = end.value
             return result
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+    def preview(
+        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    ) -> SweepReport:
         with calling_theirs():
             content = planned(sweep, self.widths, folder)
         return SweepReport(content, planned_lines(content))
