@@ -31,6 +31,7 @@ USUAL = 0.2
 MOST_RUNS = 100.0
 """Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
 
+
 @POLICIES.register("precision")
 class Precision(Rounds):
     """Adds the trials that narrow the intervals most per example, until each is as narrow as requested.
