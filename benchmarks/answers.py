@@ -154,6 +154,7 @@ class World:
             batch_sizes=tuple(batch_sizes),
             seeds=(0, 1, 2),
             target=TARGET,
+            probe=None,
             max_steps=round(10 * MIN_STEPS),
             max_examples=round(10 * MIN_STEPS * self.truth),
         )

@@ -270,7 +270,11 @@ class Known:
         smaller = [max(1, first.batch_size // APART)] if first.reached and first.batch_size > 1 else []
         larger = [APART * last.batch_size] if last.reached and not short else []
         if self.design is None:
-            return smaller, larger
+            noise = self.answer.noise_scale.value  # of the order of the critical batch size
+            if noise is None:
+                return smaller, larger
+            far = [APART**2 * size for size in (last.batch_size,) if larger and noise > APART**2 * size]
+            return (smaller, []) if noise < first.batch_size else ([], far or larger)
         if max(below, above) <= OPEN:
             return [], []
         return (smaller, []) if below > above else ([], larger)

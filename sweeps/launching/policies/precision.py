@@ -127,8 +127,8 @@ class Precision(Rounds):
         return SweepReport(report.content | {"answers": last}, [*lines, following])
 
     def look(self, sweep: Sweep, folder: Path) -> dict[str, Answer]:
-        """Return what ``cbs analyze`` answers for the optimizers of the sweep, without noise scales, which take
-        longest.
+        """Return what ``cbs analyze`` answers for the optimizers of the sweep; without noise scales, which take
+        longest, unless there is a single batch size and they say where to go on.
 
         Raises:
             ResultsError: if there are no usable results.
@@ -137,7 +137,8 @@ class Precision(Rounds):
         from analysis.estimate.estimates import answers
         from analysis.read.results import load
 
-        by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
+        alone = any(len(search.sweep.batch_sizes) == 1 for search in self.searches)
+        by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=alone)}
         groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
         return {text: by_choice[group] for text, group in groups.items() if group in by_choice}
 

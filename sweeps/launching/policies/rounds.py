@@ -259,7 +259,10 @@ def _key(text: str, part: dict[str, Any]) -> str:
 
 
 def first_sizes(sweep: Sweep, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what a sweep begins with that finds its batch sizes: the expected critical one, and a smaller one."""
+    """Return what a sweep begins with that finds its batch sizes: the critical one that its recipe expects and a
+    smaller one; or where nothing is expected a single one, at which the noise scale is measured."""
+    if sweep.expected is None and sweep.probe is not None and not sweep.budgets:
+        return [part_of(sweep, sweep.choices, (FIRST // 2,), seeds, sweep.lrs)]
     near = FIRST if sweep.expected is None else sweep.expected[1] / sweep.expected[0]
     larger = 2 ** max(2, round(math.log2(near)))
     return [part_of(sweep, sweep.choices, (larger // APART, larger), seeds, sweep.lrs)]
