@@ -9,10 +9,11 @@ optimizer's default, and drifts with a power from 0 to 1 of the batch size; seed
 learning rates share most; in every third sweep runs diverge at 1.5 times the best learning rate, in the others at ten
 times.
 
-``--way grid`` trains the eight sizes of a fixed grid with three seeds and then goes on in the same way; ``--way plain``
-trains eight sizes, five learning rates around the optimizer's default and three seeds; ``--way tpe`` lets Optuna's
-sampler choose the learning rates of the eight sizes, on three seeds, with as many examples as the sweep that finds its
-sizes took.
+``--way grid`` searches the eight sizes of a fixed grid on three seeds and then goes on in the same way. The other two
+get as many examples as the sweep that finds its sizes took, and the same analysis: ``--way plain`` trains eight sizes,
+five learning rates around the optimizer's default and three seeds, seed by seed; ``--way tpe`` lets Optuna's sampler
+choose the learning rates of each of the eight sizes, with half of the examples, and repeats the best ones on other
+seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
 import functools
+import itertools
 import math
 import tempfile
 from collections import Counter
@@ -56,8 +58,10 @@ from cbs.trial.target import Target
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import End, Played, play
+from sweeps.search.forecast import ended as finished
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
 CURVES: dict[str, Curve] = {
@@ -189,7 +193,7 @@ class Simulated(Precision):
     """The policy, reading the trials of its simulated search."""
 
     def __init__(self, goal: float, finds: bool, world: World) -> None:
-        super().__init__(goal, finds=finds)
+        super().__init__(goal, finds=finds, runs=None if finds else 400.0)
         self.world, self.played = world, Played()
 
     def run(self, sweep: Sweep, _: Path) -> Search:
@@ -206,45 +210,87 @@ class Simulated(Precision):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a sweep ended."""
+    """How a sweep ended; its price is in runs at the critical batch size."""
 
     number: int
-    ok: bool
     verdict: str
     covered: bool
     width: float
     price: float
-    """Examples of all runs, in those of one run at the critical batch size."""
     trials: int
-    rounds: int
-    sizes: tuple[int, ...]
-    why: str
+    rounds: int = 0
+    sizes: tuple[int, ...] = ()
+    why: str = ""
 
 
 def ended(way: str, precision: float, number: int) -> Ended:
     """Simulate one sweep."""
     world = World(number)
-    policy = Simulated(precision, way == "found", world)
+    policy = Simulated(precision, way != "grid", world)
     with tempfile.TemporaryDirectory() as folder:
         follow(policy, world.sweep(), Path(folder), policy.run, Limits())
-    low, high = policy.answer.interval
-    rounds = [sum(len(part["batch_sizes"]) for part in entry["added"]) for entry in policy.rounds]
+    answer, played = policy.answer, policy.played
+    if way in RIVALS:
+        results = RIVALS[way](world, played.examples)
+        answer, played = answer_of(world.sweep(), results), Played(examples=played.examples, results=results)
+    low, high = answer.interval
     return Ended(
         number,
-        policy.answer.verdict == "ok",
-        str(policy.answer.verdict),
+        str(answer.verdict),
         (low is None or low <= world.truth) and (high is None or high >= world.truth),
         math.log(high / low) / 2 if low and high else math.inf,
-        policy.played.examples / world.price,
-        len(policy.played.results),
-        len(rounds),
-        tuple(sorted({result.config.batch_size for result in policy.played.results})),
+        played.examples / world.price,
+        len(played.results),
+        len(policy.rounds),
+        tuple(sorted({result.config.batch_size for result in played.results})),
         "; ".join(policy.reasons.values()),
     )
 
 
+def trained(world: World, batch_size: int, lr: float, seed: int) -> TrialResult:
+    """One run to its end."""
+    config = world.sweep().trial(Cell("adamw", batch_size, seed), lr)
+    end = world.end(config)
+    return finished(config, end, end.steps)
+
+
+def plain(world: World, examples: float) -> list[TrialResult]:
+    """A grid around the default learning rate, until the examples are spent."""
+    results: list[TrialResult] = []
+    for seed, octave, size in itertools.product(range(3), (0, 1, -1, 2, -2), EIGHT):
+        if sum(result.final_examples for result in results) < examples:
+            results.append(trained(world, size, DEFAULT_LR * 2.0**octave, seed))
+    return results
+
+
+def tpe(world: World, examples: float) -> list[TrialResult]:
+    """Optuna's sampler at each batch size, and the best learning rates on other seeds."""
+    import optuna  # python -m pip install optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    results: list[TrialResult] = []
+    best: dict[int, float] = {}
+    for size in EIGHT:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=world.number))
+        spent = 0
+        while spent < examples / 2 / len(EIGHT):
+            trial = study.ask()
+            lr = trial.suggest_float("lr", DEFAULT_LR / 1000, DEFAULT_LR * 1000, log=True)
+            results.append(trained(world, size, lr, 0))
+            spent += results[-1].final_examples
+            study.tell(trial, results[-1].steps_to_target or 1e9)
+        best[size] = study.best_params["lr"]
+    for seed, size in itertools.product(range(1, 100), EIGHT):
+        if sum(result.final_examples for result in results) < examples:
+            results.append(trained(world, size, best[size], seed))
+    return results
+
+
+RIVALS = {"plain": plain, "tpe": tpe}
+
+
 def row(name: str, found: Sequence[Ended], precision: float) -> str:
-    ok = [one for one in found if one.ok]
+    ok = [one for one in found if one.verdict == "ok"]
     good = [one for one in ok if one.width <= precision]
 
     def share(part: Sequence[Ended]) -> float:
@@ -264,7 +310,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=500)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--precision", type=float, default=0.2)
-    parser.add_argument("--way", default="found", choices=("found", "grid"))
+    parser.add_argument("--way", default="found", choices=("found", "grid", *RIVALS))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--each", action="store_true", help="a line per sweep")
     asked = parser.parse_args()
