@@ -343,9 +343,7 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
 
 def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(
-        tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --json --optim adamw --batch-sizes 4..64"
-    )
+    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --json --optim adamw --batch-sizes 4..64")
     line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
     expected = "cbs sweep --workers-per-trial 4 --set shard=true --optim adamw --batch-sizes 8 --seeds 0,1"
     assert line == f"{expected} --output {tmp_path}"
