@@ -58,7 +58,8 @@ def test_the_unit_of_the_metric_changes_nothing(unit: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 2])
 def test_losses_are_covered_and_their_noise_is_found(seeds: int) -> None:
-    """Thirty sweeps of eight batch sizes on parabolas."""
+    """Thirty sweeps of eight batch sizes on parabolas. A seed's loss at the best learning rate draws on its runs at all
+    of them, whose noise is independent here: it is known better than one run is."""
     lrs, truth, hits, noises = np.exp(0.7 * np.arange(-3, 4) + 0.2), 2 + 0.1 * np.arange(8), [], []
     for turn in range(30):
         noise = 0.1 * np.random.default_rng(turn).standard_normal((8, 7, seeds))
@@ -67,7 +68,7 @@ def test_losses_are_covered_and_their_noise_is_found(seeds: int) -> None:
         hits.append(((low <= truth) & (truth <= high)).mean())
         noises.append(found.deviation)
     assert np.mean(hits) >= 0.9
-    assert np.mean(noises) == pytest.approx(0.1, rel=0.25)
+    assert 0.1 / np.sqrt(len(lrs)) < np.mean(noises) < 0.1
 
 
 def test_seeds_that_are_lucky_everywhere_leave_levels_unknown_and_differences_known() -> None:
