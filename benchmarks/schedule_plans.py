@@ -124,7 +124,7 @@ def evaluated(curve: np.ndarray, step: int = 0) -> Iterator[int]:
         value = float(curve[step])
         if value <= TARGET.value:
             return
-        step = PLAN.next_step(step, near=value - TARGET.value <= PLAN.near_fraction * (curve[0] - TARGET.value))
+        step = PLAN.next_step(step, (value - TARGET.value) / float(curve[0] - TARGET.value))
 
 
 def crossing(curve: np.ndarray) -> float:

@@ -32,6 +32,7 @@ from cbs.training.metrics.gradient_norm import EXAMPLES
 from cbs.training.probe_options import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.record import TrialStatus
+from cbs.trial.target import NEARBY
 from cbs.workloads import WORKLOADS
 from sweeps.external.process import GRACE
 from sweeps.launching.policies.rounds import MOST_ROUNDS
@@ -70,9 +71,11 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("README.md", "one of {} definitions", lambda: (WORDS[len(DEFINITIONS.names())],)),
     (
         "protocol.md",
-        "the next evaluation after step s is at {} s, or at {} s while",
-        lambda: (PLAN.growth, PLAN.far_growth),
+        "the next evaluation after step s is at {} s near the target and at {} s far from it. The ratio falls with the "
+        "distance that is left, from {:.0f} % of",
+        lambda: (PLAN.growth, PLAN.far_growth, 100 * PLAN.near_fraction),
     ),
+    ("protocol.md", "a line through the evaluations of the last factor of {} before the first", lambda: (NEARBY,)),
     ("protocol.md", "pruned when it has taken {} times the best steps", lambda: (DEFAULT.prune_factor,)),
     ("protocol.md", "rises linearly over the first {} updates", lambda: (WORDS[DEFAULT.schedule.warmup_steps],)),
     ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.lr_resolution,)),

@@ -9,7 +9,7 @@ expectation does. Nothing about that is left to training code here. The paramete
 
 (arXiv:1907.04164, equation 21), so n steps later z is normal with mean :math:`M^n z` and covariance
 :math:`Q_n = \sum_{j<n} M^j k k^\top M^{j\top}`. A run is drawn exactly at its evaluations, a hundred normal vectors for
-a thousand steps, with the schedule of evaluations and the interpolation of the crossing written out again.
+a thousand steps.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.trial.config import EvaluationPlan
+from cbs.trial.target import Target
 
 DIVERGED = 5.0
 """Multiple of the first distance to the target beyond which a trial has diverged."""
@@ -111,24 +112,24 @@ def first_passages(
         return np.einsum("rd,rd,d->r", rows, rows, weight).astype(float)
 
     at, value = np.zeros(runs, dtype=int), losses(state[:, 0])
-    reach, found = value - target, np.full(runs, math.inf)
-    alive = np.arange(runs)
+    reach, alive = value - target, np.arange(runs)
+    seen = [(alive, at.copy(), value.copy())]
     while len(alive):
-        near = value[alive] - target <= plan.near_fraction * reach[alive]
-        growth = np.where(near, plan.growth, plan.far_growth)
-        coming = np.maximum(at[alive] + 1, np.ceil(at[alive] * growth).astype(int))
+        shares = (value[alive] - target) / reach[alive]
+        coming = np.array([plan.next_step(*each) for each in zip(at[alive].tolist(), shares.tolist(), strict=True)])
         ahead = coming - at[alive]
         now = np.empty(len(alive))
         for count in np.unique(ahead):
             some = np.flatnonzero(ahead == count)
             state[alive[some]] = moved = _moved(walk, int(count), state[alive[some]], rng)
             now[some] = losses(moved[:, 0])
-        hit = now < target
-        found[alive[hit]] = _crossings(at[alive[hit]], coming[hit], value[alive[hit]], now[hit], target)
-        on = ~hit & (now - target <= DIVERGED * reach[alive]) & (coming < most)
+        seen.append((alive, coming, now))
         at[alive], value[alive] = coming, now
-        alive = alive[on]
-    return found
+        alive = alive[(now >= target) & (now - target <= DIVERGED * reach[alive]) & (coming < most)]
+    run, steps, values = (np.concatenate(column) for column in zip(*seen, strict=True))
+    order = np.argsort(run, kind="stable")
+    crossings = Target(metric="loss", value=target).crossings(run[order], steps[order], values[order], runs)
+    return np.where(np.isnan(crossings), math.inf, crossings)
 
 
 def _moved(walk: Walk, count: int, state: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -139,9 +140,3 @@ def _moved(walk: Walk, count: int, state: np.ndarray, rng: np.random.Generator) 
         moved[:, part] = sum(power[part, other] * state[:, other] for other in range(walk.parts))
         moved[:, part] += sum(root[part, other] * drawn[:, other] for other in range(part + 1))
     return moved
-
-
-def _crossings(before: np.ndarray, after: np.ndarray, high: np.ndarray, low: np.ndarray, target: float) -> np.ndarray:
-    """Linear in the logarithm of the step; the later step where the earlier one is 0."""
-    share = np.where(before > 0, (high - target) / (high - low), 1.0)
-    return np.exp(np.log(np.maximum(before, 1)) * (1.0 - share) + np.log(after) * share)

@@ -18,6 +18,7 @@ from benchmarks.calibration.cases import PLAN, SEEDS, TARGET, Case
 from benchmarks.calibration.replicates import record
 from benchmarks.calibration.truth import Truth, fine_grid
 from cbs.trial.config import EvaluationPlan
+from cbs.trial.target import Target
 
 PRUNED = 1.3
 """Multiple of the best steps of a seed beyond which a trial counts as not having reached the target, as in a sweep."""
@@ -75,14 +76,12 @@ def _read(losses: np.ndarray) -> np.ndarray:
 
 
 def crossing(losses: np.ndarray, target: float, plan: EvaluationPlan) -> float:
-    """Where a curve of every step is first seen below the target, in the logarithm of the step; infinity if nowhere."""
-    at, reach = 0, losses[0] - target
+    """Steps at which the evaluations of a curve of every step see it below the target; infinity if none does."""
+    steps, reach = [0], float(losses[0]) - target
     while True:
-        far = losses[at] - target > plan.near_fraction * reach
-        coming = max(at + 1, math.ceil(at * (plan.far_growth if far else plan.growth)))
-        if coming >= len(losses) or not losses[coming] - target <= 5.0 * reach:
+        away = float(losses[steps[-1]]) - target
+        steps.append(plan.next_step(steps[-1], away / reach))
+        if steps[-1] >= len(losses) or not losses[steps[-1]] - target <= 5.0 * reach:
             return math.inf
-        if losses[coming] < target:
-            share = (losses[at] - target) / (losses[at] - losses[coming])
-            return float(coming if at == 0 else at * (coming / at) ** share)
-        at = coming
+        if losses[steps[-1]] < target:
+            return Target(metric="loss", value=target).crossing(steps, losses[steps].tolist()) or math.inf

@@ -51,9 +51,9 @@ class TrainingLoop(Assembly):
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
         """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
-        near = any(self._near(target, start, before) for target in config.targets)
+        share = min(self._share(target, start, before) for target in config.targets)
         step = before.step
-        next_evaluation = config.evaluation.next_step(step, near=near)
+        next_evaluation = config.evaluation.next_step(step, share)
         started = time.perf_counter()
         failure = None
         while step < next_evaluation and self.room() and failure is None:
@@ -81,10 +81,10 @@ class TrainingLoop(Assembly):
         self.evaluate(step, lr, losses)
         return ended(config, self.evaluations, monitor)
 
-    def _near(self, target: Target, start: Measurement, before: Measurement) -> bool:
-        """Whether a target is near or passed, or the distance to it is undefined."""
+    def _share(self, target: Target, start: Measurement, before: Measurement) -> float:
+        """Return the distance to a target as a share of that at the start; 0 where it is passed or undefined."""
         first, latest = (target.distance(value_of(self.config, target, row)) for row in (start, before))
-        return not latest > self.config.evaluation.near_fraction * first
+        return latest / first if first > 0 and latest > 0 else 0.0
 
     def room(self) -> bool:
         """Whether the budget of examples has room for another step."""

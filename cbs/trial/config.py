@@ -90,19 +90,20 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """Plan of the evaluations: at geometric steps, coarser while the target is far away.
+    """Plan of the evaluations: at geometric steps, ever closer together as the metric approaches the target.
 
-    The step after step ``s`` is ``max(s + 1, ceil(growth * s))``.
+    With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
+    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``.
 
     Attributes:
-        growth: ratio of the steps of consecutive evaluations near the target.
-        far_growth: ratio of the steps of consecutive evaluations far from the target.
-        near_fraction: the target is near when the distance to it is below this share of the distance at step 0.
+        growth: smallest ratio of the steps of consecutive evaluations, at the target.
+        far_growth: largest ratio of the steps of consecutive evaluations, far from the target.
+        near_fraction: share r of the distance at step 0 below which the ratio falls.
     """
 
-    growth: float = 1.04
-    far_growth: float = 1.3
-    near_fraction: float = 0.25
+    growth: float = 1.05
+    far_growth: float = 1.6
+    near_fraction: float = 0.15
 
     def __post_init__(self) -> None:
         _set_floats(self, "growth", "far_growth", "near_fraction")
@@ -113,9 +114,16 @@ class EvaluationPlan:
         )
         _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
 
-    def next_step(self, step: int, *, near: bool) -> int:
-        """Return the evaluation step that follows ``step``."""
-        return max(step + 1, math.ceil(step * (self.growth if near else self.far_growth)))
+    def next_step(self, step: int, share: float) -> int:
+        """Return the evaluation step that follows ``step``.
+
+        Args:
+            step: step of the latest evaluation.
+            share: distance to the target there, as a share of the distance at step 0; 0 or NaN where that is unknown.
+        """
+        share = max(0.0, share)  # in this order 0 for NaN, too
+        far = 1.0 if share >= self.near_fraction else share / self.near_fraction
+        return max(step + 1, math.ceil(step * max(self.growth, self.far_growth**far)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,8 +116,8 @@ class TrialResult:
     Attributes:
         config: configuration of the trial.
         status: how the trial ended.
-        steps_to_target: first crossing of the target, interpolated in log step; ``None`` where it was not reached. With
-            further targets it may be set for other statuses than ``REACHED``.
+        steps_to_target: first crossing of the target, see :meth:`cbs.trial.target.Target.crossings`; ``None`` where it
+            was not reached. With further targets it may be set for other statuses than ``REACHED``.
         evaluations: the full evaluation curve, including step 0.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
             schedule (see :mod:`cbs.training.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED`

@@ -14,6 +14,10 @@ from cbs.errors import ConfigError
 
 Direction = Literal["below", "above"]
 
+NEARBY = 1.2
+"""A crossing is read from the evaluations between its first step divided by this and its first step: wide enough for
+about four of them, narrow enough for a line."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -63,11 +67,14 @@ class Target:
         return None if np.isnan(crossings[0]) else float(crossings[0])
 
     def crossings(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
-        """Return the first steps at which evaluation curves reach the target, interpolated in log step.
+        r"""Return the steps at which evaluation curves reach the target.
 
-        Between the last evaluation that misses the target and the first that reaches it, the metric is treated as
-        linear in ``log(step)``. Where the earlier of the two is step 0 or has a value that is not finite, and where the
-        first evaluation already reaches the target, the later step itself is returned.
+        The first evaluation that reaches the target, at step s, says that it is reached; when, says the least-squares
+        line through the metric over ``log(step)`` at the evaluations from ``s / NEARBY`` to s, which averages their
+        noise. Where none but the one before s can be used, the line is the interpolation between the two, and so it is
+        where the least-squares line does not approach the target. The result lies between the first of these steps and
+        s. Where the evaluation before s is step 0 or has a value that is not finite, and where the first evaluation
+        already reaches the target, it is s itself. Later evaluations change nothing.
 
         Args:
             trial: number of the curve of every evaluation, 0 to ``trials - 1``, shape ``[N]``; increasing.
@@ -79,14 +86,40 @@ class Target:
             Steps (not integers in general), shape ``[trials]``; NaN where no evaluation reaches the target.
         """
         owner, after, before = self._around(trial, values)
-        inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0) & np.isfinite(values[before])
-        reached = steps[after].astype(float)
-        a, b = before[inside], after[inside]
-        share = (values[a] - self.value) / (values[a] - values[b])
-        reached[inside] = np.exp(np.log(steps[a]) + share * (np.log(steps[b]) - np.log(steps[a])))
         crossings_of_trials = np.full(trials, np.nan)
-        crossings_of_trials[owner] = reached
+        crossings_of_trials[owner] = steps[after]
+        inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0) & np.isfinite(values[before])
+        owner, a, b = owner[inside], before[inside], after[inside]
+        if len(owner):
+            crossings_of_trials[owner] = self._on_lines(trial, steps.astype(float), values, owner, a, b)
         return crossings_of_trials
+
+    def _on_lines(
+        self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, owner: np.ndarray, a: np.ndarray, b: np.ndarray
+    ) -> np.ndarray:
+        """Return where lines meet the target for curves ``owner``, which miss it at evaluations ``a`` and reach it at
+        ``b = a + 1``; all of shape ``[K]``."""
+        row = np.searchsorted(owner, trial)
+        row[row == len(owner)] = 0
+        place = np.arange(len(trial))
+        near = (trial == owner[row]) & (steps >= np.minimum(steps[a], steps[b] / NEARBY)[row]) & (place <= b[row])
+        near &= np.isfinite(values) & (steps > 0)
+        row = row[near]
+        x, y = np.log(steps[near] / steps[b][row]), values[near] - self.value
+
+        def mean(of: np.ndarray) -> np.ndarray:
+            return np.asarray(np.bincount(row, of) / np.bincount(row))
+
+        x_mean, y_mean = mean(x), mean(y)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            slope = mean((x - x_mean[row]) * y) / mean((x - x_mean[row]) ** 2)
+            met = x_mean - y_mean / slope
+            share = (values[a] - self.value) / (values[a] - values[b])
+            between = (1.0 - share) * np.log(steps[a] / steps[b])
+            approaches = np.isfinite(met) & (slope < 0 if self.direction == "below" else slope > 0)
+        first = np.full(len(owner), np.inf)
+        np.minimum.at(first, row, x)
+        return np.asarray(steps[b] * np.exp(np.where(approaches, np.clip(met, first, 0.0), between)))
 
     def apart(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
         """Return the ratio of the steps of the two evaluations between which curves reach the target; see

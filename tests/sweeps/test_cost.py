@@ -74,11 +74,11 @@ def test_a_step_costs_a_fixed_part_and_a_part_per_example():
 
 @pytest.mark.parametrize("steps", [1, 10, 100, 3000])
 def test_evaluations_are_those_of_the_plan(steps):
-    """Every evaluation far from the target is 1.3, near it 1.04 times the one before, or the next step."""
-    plan, step, count = EvaluationPlan(), 0, 1
+    """The distance falls with the logarithm of the step, and the ratio of two evaluations with the distance."""
+    plan, step, count = EvaluationPlan(growth=1.1, far_growth=1.5, near_fraction=0.2), 0, 1
     while step < steps:
-        step = max(step + 1, math.ceil(step * (1.04 if step > steps / 3 else 1.3)))
-        count += 1
+        ratio = min(1.5, max(1.1, 1.5 ** math.log(steps / step))) if step else 1.0
+        step, count = max(step + 1, math.ceil(step * ratio)), count + 1
     assert evaluations(plan, steps) == count
 
 

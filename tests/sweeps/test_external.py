@@ -480,8 +480,7 @@ def train(batch_size, lr, seed):
     value = start
     report(0, 0, start, validation_loss=start)
     while True:
-        near = target.distance(value) <= plan.near_fraction * target.distance(start)
-        until = plan.next_step(step, near=near)
+        until = plan.next_step(step, target.distance(value) / target.distance(start))
         while step < until:
             step += 1
             optimizer.zero_grad()

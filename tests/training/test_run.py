@@ -94,7 +94,7 @@ def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     assert set(whole.sizes) == {13}
     assert sum(parts.sizes[:count]) == 13
     assert max(parts.sizes) <= micro_batch_size
-    assert len(whole.gradients) == len(parts.gradients) > 10
+    assert len(whole.gradients) == len(parts.gradients) >= 10
     torch.testing.assert_close(torch.stack(parts.gradients), torch.stack(whole.gradients), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(values(many), values(one), rtol=1e-4)
     np.testing.assert_allclose(many.steps["train_loss"], one.steps["train_loss"], rtol=1e-4, atol=1e-5)
@@ -321,11 +321,11 @@ def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
     start = CONFIG.target.distance(result.evaluations[0].value)
     expected = [0, 1]
     for row in result.evaluations[1:-1]:
-        near = CONFIG.target.distance(row.value) <= 0.3 * start
-        expected.append(max(row.step + 1, math.ceil(row.step * (1.1 if near else 1.5))))
+        far = min(1.0, CONFIG.target.distance(row.value) / start / 0.3)
+        expected.append(max(row.step + 1, math.ceil(row.step * max(1.1, 1.5**far))))
     assert [row.step for row in result.evaluations] == expected
     ratios = np.divide(expected[-4:], expected[-5:-1])
-    assert (ratios <= 1.1 + 1 / expected[-5]).all()
+    assert ratios[0] > 1.3 > ratios[1] > 1.1 + 1 / expected[-4] >= ratios[2:].max()
     # a further target that is nearer counts, too
     easy = dataclasses.replace(CONFIG.target, metric="gradient_norm", value=1e9)
     both = run_trial(config_with(evaluation=plan, lr=0.02, further_targets=(easy,)))

@@ -136,7 +136,7 @@ def test_what_nobody_told_is_stored_as_unknown_and_nothing_else_is_kept_of_it() 
 
 
 def test_settings_that_mean_the_same_have_one_fingerprint_which_stays() -> None:
-    assert CONFIG.fingerprint == "94417498c2aa6212"
+    assert CONFIG.fingerprint == "7dc01f193dd6f049"
     assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
     assert dataclasses.replace(CONFIG, batch_schedule=Choice(name="constant")).fingerprint == CONFIG.fingerprint
     assert (
@@ -236,15 +236,29 @@ def test_dictionaries_of_another_shape_are_refused(change: dict[str, Any]) -> No
         TrialConfig.from_dict({key: value for key, value in CONFIG.to_dict().items() if key != "lr"})
 
 
-@given(growth=st.floats(1.001, 1.5), extra=st.floats(0, 0.5), step=st.integers(0, 10**6), near=st.booleans())
+@given(
+    growth=st.floats(1.001, 1.5),
+    extra=st.floats(0, 0.5),
+    step=st.integers(0, 10**6),
+    share=st.one_of(st.floats(-1, 3), st.just(math.nan)),
+)
 def test_evaluation_steps_increase_and_are_finer_near_the_target(
-    growth: float, extra: float, step: int, near: bool
+    growth: float, extra: float, step: int, share: float
 ) -> None:
-    plan = EvaluationPlan(growth=growth, far_growth=growth + extra)
-    following = plan.next_step(step, near=near)
-    assert following > step
-    assert following == step + 1 or following - 1 < step * (growth if near else growth + extra) <= following
-    assert plan.next_step(step, near=True) <= plan.next_step(step, near=False)
+    plan = EvaluationPlan(growth=growth, far_growth=growth + extra, near_fraction=0.2)
+    following = plan.next_step(step, share)
+    assert step < following <= plan.next_step(step, 0.2) == plan.next_step(step, 1.0)
+    assert following >= plan.next_step(step, share / 2 if share > 0 else share) >= plan.next_step(step, 0.0)
+    ratio = growth if not share > 0 else max(growth, (growth + extra) ** min(1.0, share / 0.2))
+    assert following == step + 1 or (following - 1 < step * ratio * (1 + 1e-12) and step * ratio <= following + 1e-9)
+
+
+def test_the_ratio_of_two_evaluations_falls_with_the_distance_to_the_target() -> None:
+    plan = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.25)
+    shares = {1.0: 1600, 0.25: 1600, 0.125: 1265, 0.0625: 1125, 0.0: 1050, -0.1: 1050, math.nan: 1050}
+    assert {share: plan.next_step(1000, share) for share in shares} == shares
+    never = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.0)
+    assert [never.next_step(1000, share) for share in (1e-6, 0.0)] == [1600, 1600]
 
 
 def test_a_trial_id_is_a_name_of_a_folder() -> None:

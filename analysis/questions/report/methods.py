@@ -130,7 +130,7 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
     if growth := (protocol.get("evaluation") or {}).get("growth"):
         yield (
             f"The metric was evaluated at steps growing by a factor of {growth:g} near the target, and the steps to it "
-            "were interpolated linearly in their logarithm."
+            "were read from a line in their logarithm through the last of these evaluations."
         )
 
 

@@ -133,8 +133,7 @@ def tuned(
     power: float = 0.0,
     limit: int = LIMIT,
 ) -> Best | None:
-    """Return the fewest steps to ``target`` over all learning rates, with the crossing interpolated in log step as for
-    trials.
+    """Return the fewest steps to ``target`` over all learning rates, with the crossing interpolated in log step.
 
     A grid up to the edge of stability finds the region; section search finds the optimum to a thousandth of the
     learning rate, or to a tenth of its distance from the edge. Arguments as for :func:`best_settings`; ``None`` if no
@@ -222,6 +221,6 @@ def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
 
 
 def _between(step: int, before: float, after: float, target: float) -> float:
-    """Return where the loss passes the target within a step, interpolated in log step as in :mod:`cbs.trial.target`."""
+    """Return where the loss passes the target within a step, interpolated in log step."""
     share = (before - target) / (before - after)
     return share if step == 1 else float((step - 1) * (step / (step - 1)) ** share)
