@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from cbs.compute.eager import building_plainly
 from cbs.errors import CbsError, ConfigError
 from cbs.optimizers.contract import check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
@@ -141,7 +142,8 @@ def optimizer(
         def complete(model: nn.Module, lr: float, **given: Any) -> torch.optim.Optimizer:
             for option in given.keys() - options.keys():
                 raise TypeError(f"{name} has no option {option!r}{_hint(option, options)}")
-            built = of_torch(name, build(model, lr, **(options | given)))
+            with building_plainly():
+                built = of_torch(name, build(model, lr, **(options | given)))
             built.register_step_pre_hook(lambda optimizer, args, kwargs: _refuse_sparse(name, optimizer))
             return built
 

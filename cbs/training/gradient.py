@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.compute import device as devices
+from cbs.compute.eager import unwrapped
 from cbs.training.checks import check_losses
 from cbs.training.micro_batches import split_batch
 from cbs.training.parts import TrainingStep
@@ -44,6 +45,7 @@ class Gradient:
 
     def __post_init__(self) -> None:
         self.in_pass = self.largest_pass = self.config.batch_size
+        self._clear = unwrapped(type(self.optimizer).zero_grad)
 
     def compute(self, step: TrainingStep, examples: int) -> Tensor:
         """Run the forward and backward passes of a step; return its mean loss over all ranks, shape ``[]``.
@@ -52,7 +54,7 @@ class Gradient:
             step: the step, with its batch.
             examples: number of examples in this rank's part of the batch.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self._clear(self.optimizer, set_to_none=True)
         losses = []
         sizes = self.passes.sizes(step.batch, examples)
         self.largest_pass = sizes[0]
