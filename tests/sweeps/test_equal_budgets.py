@@ -48,7 +48,7 @@ def end(config):
     gap = math.log(config.lr / (1e-3 * math.sqrt(config.batch_size)))
     if gap > 3:
         return End(20.0, reached=False, distance=math.inf)
-    noise = random.Random(config.trial_id).gauss(0.0, NOISE)
+    noise = random.Random(f"{config.batch_size} {config.lr:.4g} {config.seed}").gauss(0.0, NOISE)
     return End(config.max_steps, reached=False, distance=truth(config.batch_size) + 0.03 * gap**2 + noise - 2.5)
 
 

@@ -123,6 +123,7 @@ def test_evaluations_after_the_first_that_reaches_the_target_or_far_before_it_ch
     assert crossing == BELOW.crossing([*steps, 1010, 1020], [*curve, 5.0, 1.0])
     assert crossing == BELOW.crossing(steps, [9.0, 9.0, *curve[2:]])  # 800 is not within a factor of 1.2 of 1000
     assert crossing != pytest.approx(BELOW.crossing(steps, [*curve[:2], 2.2, *curve[3:]]), rel=1e-4)
+    assert crossing == BELOW.crossing([*steps[:3], 920, *steps[3:]], [*curve[:3], math.nan, *curve[3:]])
     assert BELOW.crossing([100, 1000, 1100], [math.nan, 2.1, 1.9]) == pytest.approx(math.sqrt(1000 * 1100))
 
 
