@@ -19,6 +19,15 @@ def test_every_recipe_is_a_sweep_named_after_itself(name):
     assert config.max_steps == sweep.budget(sweep.batch_sizes[0])
 
 
+def test_the_quick_recipe_has_sizes_around_its_critical_batch_size_and_no_warmup_that_grows_with_them():
+    sweep = RECIPES.make("quick")
+    steps, examples = sweep.expected
+    sizes, critical = sweep.batch_sizes, examples / steps
+    assert sizes[0] <= critical / 4 < 4 * critical <= sizes[-1]
+    assert {sweep.schedule.at(size).warmup_examples for size in sizes} == {256}
+    assert all(sweep.budget(size) > 2 * (steps + examples / size) for size in sizes)
+
+
 def test_axes_are_sorted_and_free_of_repeats():
     assert small_sweep(batch_sizes=(64, 4)).batch_sizes == (4, 64)
     for axis in ("batch_sizes", "seeds", "lrs"):

@@ -10,20 +10,33 @@ from typing import Any
 
 import pytest
 
-from cbs.registry.choices import parse_choice
+from cbs.trial.config import Choice
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
+from cbs.trial.target import Target
 from sweeps.folder.lock import Lock
 from sweeps.launching.ledger import ledger
 from sweeps.outlook import time_left
 from sweeps.outlook.standing import SweepStanding
 from sweeps.outlook.time_left import DRAWS, ENOUGH, Forecast, TimeLeft, pace
-from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import run_search, small_sweep
 
-STORED = json.loads((Path(__file__).parent / "quick_sweep.json").read_text())
+STORED = json.loads((Path(__file__).parent / "stored_sweep.json").read_text())
+SWEEP = Sweep(
+    name="stored",
+    workload=Choice(name="text"),
+    optimizers=(Choice(name="merit"), Choice(name="adamw")),
+    batch_sizes=(2, 8, 32, 128, 512),
+    seeds=(0, 1),
+    target=Target(metric="validation_loss", value=2.8),
+    max_steps=1_000,
+    max_examples=30_000,
+)
+"""The sweep whose trials are stored."""
+
 WORKERS = 2
 
 
@@ -31,8 +44,7 @@ def replay() -> tuple[float, list[tuple[int, float, Search, dict[str, float]]]]:
     """The end of the sweep in seconds, and after every trial: how many have ended, the time, the search, and the steps
     of the running trials. Trials are those that were stored and take as long as they took."""
     trials = {(name, size, f"{lr:.6g}", seed): rest for name, size, lr, seed, *rest in STORED["trials"]}
-    sweep = RECIPES.make("quick").replace(optimizers=(parse_choice("merit"), parse_choice("adamw")))
-    search, now, ends, results, states = Search(sweep), 0.0, [], [], []
+    search, now, ends, results, states = Search(SWEEP), 0.0, [], [], []
     running: dict[str, tuple[float, float, int, TrialResult]] = {}
     while True:
         while len(running) < WORKERS and (config := search.next()) is not None:
@@ -54,7 +66,7 @@ def replay() -> tuple[float, list[tuple[int, float, Search, dict[str, float]]]]:
         results.append(running.pop(trial_id)[-1])
         search.add(results[-1])
         taken = {key: last * (now - began) / length for key, (began, length, last, _) in running.items()}
-        states.append((len(results), now, Search(sweep, results), taken))
+        states.append((len(results), now, Search(SWEEP, results), taken))
         for key in running:
             config = running[key][-1].config
             states[-1][2].running[key] = next(

@@ -126,7 +126,7 @@ def test_a_trial_at_the_base_width_is_bitwise_that_of_the_standard_parametrizati
 
 
 def test_a_sweep_in_mup_scales_the_learning_rates_along_the_schedule() -> None:
-    sweep = override(RECIPES["quick"](), ["workload.parametrization=mup", "workload.width=64"])
+    sweep = override(RECIPES["default"](), ["workload.parametrization=mup", "workload.width=64"])
     assert sweep.workload.options == {"parametrization": "mup", "width": 64}
     config = short_trial(**sweep.workload.options)
     loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
