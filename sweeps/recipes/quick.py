@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cbs.trial.config import Choice, EvaluationPlan
+from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
 from sweeps.spec.schedule_rule import ScheduleRule
@@ -27,6 +27,5 @@ def quick() -> Sweep:
         max_examples=12_000,
         schedule=ScheduleRule(warmup_examples=256),
         micro_batch_size=128,
-        evaluation=EvaluationPlan(growth=1.1, near_fraction=0.12),
         expected=(100.0, 4_500.0),
     )

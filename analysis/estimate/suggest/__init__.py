@@ -178,7 +178,7 @@ class Known:
             for study in answer.studies
             for seed, status in zip(study.seeds, study.status.T, strict=True)
         }
-        self.design = None if answer.draws is None else Design(answer.draws, frozenset(self.seeds))
+        self.design = None if answer.draws is None else Design(answer.draws)
         axes = answer.group.manifest.get("axes")
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
 

@@ -7,9 +7,10 @@ that runs of a seed have in common belongs to :math:`u_s` (taken as one level fo
 
 .. math:: \operatorname{var} z - \operatorname{cov}(z, y) \operatorname{cov}(y)^{-1} \operatorname{cov}(y, z)
 
-is left of the variance of z, whatever y turns out to be. The level of a seed that has run already is known as far as
-that of the curve is, so its further runs observe the curve relative to its level and without :math:`u_s`. Where n runs
-have been made with a mean :math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
+is left of the variance of z, whatever y turns out to be. Of a seed that has run at n batch sizes a share :math:`k = n
+\sigma_u^2 / (n \sigma_u^2 + \sigma_e^2)` of the mean distance from the curve there is its level, so its further runs
+observe the curve relative to that mean, with the rest of :math:`u_s`. Where runs have been made with a mean
+:math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
 
 A design that makes this small is c-optimal (Pukelsheim, "Optimal Design of Experiments", 2006, chapter 2); here batch
 sizes are added one at a time, where the logarithm of the width falls most per example. What is learned of the size of
@@ -49,11 +50,9 @@ class Design:
 
     Attributes:
         draws: draws of the curve as it is known now.
-        seeds: the seeds that have run.
     """
 
     draws: Draws
-    seeds: frozenset[int]
 
     @functools.cached_property
     def places(self) -> Array:
@@ -67,18 +66,28 @@ class Design:
         if not cells or now <= 0:
             return 1.0
         seeds = np.array([seed for _, seed in cells])
-        known = np.isin(seeds, list(self.seeds))
         sizes, at = np.unique([size for size, _ in cells], return_inverse=True)
-        level = draws.drawn(draws.batch_sizes).mean(axis=1, keepdims=True)
         rates, share = (values[at] for values in self._between_rates(sizes))
-        values = (1 - share) * (draws.drawn(sizes)[:, at] - level) + np.where(known, 0.0, level)
+        levels = {seed: self._level(seed) for seed in set(seeds.tolist())}
+        known = np.stack([levels[seed][0] for seed in seeds.tolist()], axis=1)
+        left = np.array([levels[seed][1] for seed in seeds.tolist()])
+        values = (1 - share) * draws.drawn(sizes)[:, at] - known
         values = values - values.mean(axis=0)
-        together = (seeds[:, None] == seeds) & ~known
-        noise = self._variance * (draws.shared * together + (1 - draws.shared) * np.eye(len(cells)))
+        noise = self._variance * ((seeds[:, None] == seeds) * left + (1 - draws.shared) * np.eye(len(cells)))
         noise += (at[:, None] == at) * rates * (1 - share)
         across = self.places @ values / len(values)
         gained = float(across @ np.linalg.solve(values.T @ values / len(values) + noise, across))
         return math.sqrt(max(1.0 - gained / now, 0.0))
+
+    def _level(self, seed: int) -> tuple[Array, float]:
+        """Return what every draw says of the level of a seed, up to what the draws have in common, shape ``[R]``, and
+        what is left of its variance, in those of one run."""
+        draws = self.draws
+        ran = np.isfinite(draws.table[:, draws.labels.index(seed)]) if seed in draws.labels else np.zeros(0, dtype=bool)
+        if not ran.any():
+            return np.zeros(draws.count), draws.shared
+        share = ran.sum() * draws.shared / (ran.sum() * draws.shared + 1 - draws.shared)
+        return share * draws.drawn(draws.batch_sizes[ran]).mean(axis=1), draws.shared * (1 - share)
 
     @property
     def _variance(self) -> float:

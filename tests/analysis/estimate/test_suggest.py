@@ -390,7 +390,7 @@ def test_other_commands_are_not_taken_for_a_sweep() -> None:
 
 def design(seeds: int = 3, own: float = 0.04, common: float = 0.0, sizes: np.ndarray = WIDE) -> Design:
     values = noisy(np.random.default_rng(0), own, seeds, common)[np.isin(WIDE, sizes)]
-    return Design(draw(sizes.tolist(), known(values), 800, 0), frozenset(range(seeds)))
+    return Design(draw(sizes.tolist(), known(values), 800, 0))
 
 
 def new(seed: int, sizes: np.ndarray = WIDE) -> list[tuple[int, int]]:
@@ -406,9 +406,7 @@ def test_the_design_predicts_how_much_a_further_seed_narrows(common: float, size
     for index in range(12):
         values = noisy(np.random.default_rng(index), 0.04, 4, common)
         values[~np.isin(WIDE, sizes), 3:] = np.nan
-        before, after = (
-            Design(draw(WIDE.tolist(), known(part), 800, 0), frozenset(range(3))) for part in (values[:, :3], values)
-        )
+        before, after = (Design(draw(WIDE.tolist(), known(part), 800, 0)) for part in (values[:, :3], values))
         expected.append(before.width(new(3, sizes)))
         realised.append(float(after.places.std() / before.places.std()))
     assert np.exp(np.mean(np.log(expected))) == pytest.approx(np.exp(np.mean(np.log(realised))), rel=0.2)
@@ -422,9 +420,7 @@ def test_the_more_runs_the_narrower_and_what_is_far_tells_little() -> None:
     near, far = (found.width([(size, seed) for seed in (3, 4, 5)]) for size in (32, 4096))
     assert near < far <= 1.0
     # what all seeds of a batch size share no further seed removes
-    rough = Design(
-        draw(WIDE.tolist(), known(noisy(np.random.default_rng(0), 0.01), variance=0.05**2), 800, 0), found.seeds
-    )
+    rough = Design(draw(WIDE.tolist(), known(noisy(np.random.default_rng(0), 0.01), variance=0.05**2), 800, 0))
     assert rough.width([*new(3), *new(4)]) > 0.97
 
 
