@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,13 @@ FEWEST_SEEDS = 2
 
 GROWTH = 1.5
 """Ratio of the steps at a batch size to those at a smaller one above which noise is an unlikely explanation."""
+
+STEEP, FASTER = 2.0, math.log(1.4)
+"""Standard errors by which the steps fall faster than the batch size grows, and logarithm by which the best learning
+rate rises faster than it: both together no scaling explains."""
+
+_USUAL_NOISE, _USUAL_FREEDOM = 0.05, 3.0
+"""Noise of one run's ln steps that is usual, and the degrees of freedom for which that counts."""
 
 COARSE = 0.1
 """Fraction by which the steps of a run may be too large because of rare evaluations; on average it is half of that."""
@@ -193,6 +201,7 @@ def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict
             f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
         )
     yield from _growing(reached)
+    yield from _too_steep(reached)
     if max(point.seeds for point in reached) < FEWEST_SEEDS:
         yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]
@@ -214,6 +223,27 @@ def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
             f"the steps grow by a factor {growth[worst]:.3g} from batch size {reached[least].batch_size} to "
             f"{reached[worst].batch_size}: are they optimizer steps, and were learning rate and budget right there?",
         )
+
+
+def _too_steep(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
+    """Find steps that fall, and learning rates that rise, by more than the factor of the batch size: the smaller size
+    has run at a poor learning rate."""
+    logs = [np.log(point.steps_per_seed or [point.steps_to_target or np.nan]) for point in reached]
+    freedom = sum(len(row) - 1 for row in logs)
+    squares = sum(float(((row - row.mean()) ** 2).sum()) for row in logs)
+    noise = math.sqrt((_USUAL_FREEDOM * _USUAL_NOISE**2 + squares) / (_USUAL_FREEDOM + freedom))
+    for (small, before), (large, after) in pairwise(zip(reached, logs, strict=True)):
+        factor = math.log(large.batch_size / small.batch_size)
+        fall = float(before.mean() - after.mean())
+        rise = math.log((large.best_lr or 1.0) / (small.best_lr or 1.0))
+        error = noise * math.sqrt(1 / len(before) + 1 / len(after))
+        if fall - factor > STEEP * error and rise - factor > FASTER and small.best_lr and large.best_lr:
+            yield (
+                Verdict.OFF_THE_CURVE,
+                f"the steps fall by a factor {math.exp(fall):.3g} from batch size {small.batch_size} to "
+                f"{large.batch_size}, more than perfect scaling: the learning rate at {small.batch_size} "
+                f"({small.best_lr:g}) looks too low; try {math.sqrt(small.best_lr * large.best_lr):.3g} there",
+            )
 
 
 def _factor(moved: float) -> str:

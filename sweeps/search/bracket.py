@@ -3,12 +3,13 @@ r"""Decide which trials a study needs next, as a pure function of the trials it 
 "Steps" here are costs of any kind, compared in log steps; see :mod:`sweeps.search.objective`.
 
 On the first seed the search moves outwards with growing strides until the best learning rate has a worse one on either
-side, however far away. It then narrows this bracket to a factor of 2, and goes on halving it as long as a finer
-learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every learning rate that can
-still be the best one, which means that :math:`E[\max(0, -D)]`, the expected loss from not choosing it, exceeds
-:attr:`Rules.loss`. :math:`D` is the log of its steps over those of the winner. It is taken as normal around the mean
-difference over the seeds that both have run (so that the effect of the data order cancels), or around the difference of
-their means, whichever gives the larger expected loss.
+side, however far away. It then narrows this bracket to a factor of 2. Beyond a side that is worse by less than the
+noise it tries one more, unless other batch sizes put the best learning rate well inside. It goes on halving the bracket
+as long as a finer learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every
+learning rate that can still be the best one, which means that :math:`E[\max(0, -D)]`, the expected loss from not
+choosing it, exceeds :attr:`Rules.loss`. :math:`D` is the log of its steps over those of the winner. It is taken as
+normal around the mean difference over the seeds that both have run (so that the effect of the data order cancels), or
+around the difference of their means, whichever gives the larger expected loss.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from cbs.trial.lr_choice import best_of_standings, censored, cliff, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
+from sweeps.search.lr_law import Expected
 from sweeps.search.objective import Objective, StepsToTarget
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
@@ -37,6 +39,13 @@ chance, while next to a learning rate that diverged the steps keep falling up to
 
 NOTICED = 1.0
 """Fraction of the standard deviation of one trial; a smaller gain could not be seen in a single trial."""
+
+CLOSES = 1.0
+"""A learning rate is worse beyond the noise if it is by so many standard deviations of the difference of two trials."""
+
+SURE = 2.0
+"""Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
+beyond where they predict it."""
 
 NEAR = math.log(1.3)
 """If the last stride changed the log steps by less than this, the best learning rate is near and strides stay short."""
@@ -91,6 +100,7 @@ class Rules:
         loss: log steps; a learning rate gets no further seed if the expected loss from not choosing it is at most this.
         prune_factor: pruning factor of the sweep.
         objective: describes costs in words.
+        expected: where other batch sizes put the best learning rate; ``None`` if none was searched before.
     """
 
     resolution: float = 1.04
@@ -98,6 +108,7 @@ class Rules:
     loss: float = 0.01
     prune_factor: float | None = 1.3
     objective: Objective = field(default_factory=StepsToTarget)
+    expected: Expected | None = None
 
     @property
     def finest(self) -> int:
@@ -208,7 +219,7 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
     if not any(outcome.tells for outcome in seen.values()):
         return []
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
-    for stage in (_outwards, _closer, _much_finer, _winner_seeds, _finer, _contenders):
+    for stage in (_outwards, _closer, _beyond_noise, _much_finer, _winner_seeds, _finer, _contenders):
         asks = [ask for ask in stage(table, seeds, lattice, rules) if (ask.lr, ask.seed) not in seen]
         if asks:
             return asks
@@ -216,9 +227,10 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
 
 
 def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> bool:
-    """Return whether the winner has a worse learning rate within a factor of 2 on either side."""
-    table = TrialTable(seen, seeds, lattice, rules.prune_factor)
-    return table.best is not None and not any(stage(table, seeds, lattice, rules) for stage in (_outwards, _closer))
+    """Return whether the winner has a worse learning rate within a factor of 2 on either side, and one that is worse
+    beyond the noise."""
+    table, stages = TrialTable(seen, seeds, lattice, rules.prune_factor), (_outwards, _closer, _beyond_noise)
+    return table.best is not None and not any(stage(table, seeds, lattice, rules) for stage in stages)
 
 
 def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> tuple[float, float] | None:
@@ -290,6 +302,28 @@ def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Ru
             position = round(table.at[leader] + math.copysign(step, gap))
             why = "no lower learning rate reached the target" if below_cliff else "more than a factor of 2"
             asks.append(TrialRequest(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))
+    return asks
+
+
+def _beyond_noise(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
+    """Request a trial beyond a side on which no learning rate is worse than the winner beyond the noise."""
+    best, last = table.best, len(table.lrs) - 1
+    if best in (None, 0, last):
+        return []
+    together = np.maximum((np.isfinite(table.costs) & np.isfinite(table.costs[best])).sum(axis=1), 1)
+    worse = table.rises(best) > CLOSES * table.seed_deviation() * np.sqrt(2 / together)
+    asks = []
+    for side, end, beside in ((-1, 0, worse[:best]), (1, last, worse[best + 1 :])):
+        if beside.any():
+            continue
+        told = rules.expected
+        if told is not None and side * (math.log(table.lrs[end]) - told.log_lr) > SURE * told.deviation:
+            continue
+        position = round(table.at[end]) + side * OCTAVE
+        if abs(position) <= FARTHEST:
+            word = "lower" if side < 0 else "higher"
+            why = f"no {word} learning rate is worse than {table.lrs[best]:.4g} by more than the noise"
+            asks.append(TrialRequest(lattice.lr(position), seeds[0], why))
     return asks
 
 

@@ -22,8 +22,8 @@ from cbs.trial.lr_choice import best_lr, censored
 from cbs.trial.record import TrialResult
 from sweeps.search import bracket
 from sweeps.search.bracket import Rules, TrialRequest
-from sweeps.search.lattice import OCTAVE, Lattice, middle
-from sweeps.search.lr_law import Expected, expected
+from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice, middle
+from sweeps.search.lr_law import SLOPE, Expected, expected
 from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
 from sweeps.search.study_progress import StudyProgress, inner, outcomes
@@ -38,6 +38,10 @@ FIRST = 3
 START = OCTAVE // 2
 """Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
 rates."""
+
+
+STEEP = 3 * math.sqrt(2) * bracket.SEED_DEVIATION
+"""Log steps by which steps may fall faster than the batch size grows, by chance."""
 
 
 class Search:
@@ -258,7 +262,7 @@ class Search:
             # trials that this search would not have requested can show a better learning rate
             course.seen = self._stored(study) | course.seen
             asks = bracket.needed(outcomes(course.seen, rules), seeds, lattice, rules)
-        return asks
+        return asks or self._doubted(course)
 
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
         """Request the first three trials: at the expected best learning rate, and a factor of 2 on either side."""
@@ -313,9 +317,36 @@ class Search:
         if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
             return
         course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, rules)
+        costs = [end.cost for end in mine.values() if math.isfinite(end.cost)]
+        course.level = math.log(min(costs)) if costs else None
         for other in self._courses.values():
-            if not other.started and course.study in other.inner:
+            waited = not other.started and course.study in other.inner
+            if waited or (other.started and self._larger(other.study) == course.study):
                 self._advance(other)
+
+    def _larger(self, study: StudyKey) -> StudyKey | None:
+        """Return the study of the next larger batch size of the same optimizer."""
+        mine = [each for each in self.sweep.studies() if each.optimizer == study.optimizer]
+        return next((each for each in mine if each.batch_size > study.batch_size), None)
+
+    def _doubted(self, course: StudyProgress) -> list[TrialRequest]:
+        """Request the learning rate that the next larger batch size suggests, if the steps fall and the best learning
+        rate rises to it by more than the batch size grows; asked once a study needs nothing else."""
+        larger = self._larger(course.study)
+        beside = None if larger is None else self._courses[larger]
+        if larger is None or beside is None or self.objective.judged is None:
+            return []
+        if course.level is None or beside.level is None or beside.optimum is None or course.optimum is None:
+            return []
+        ratio = math.log(larger.batch_size / course.study.batch_size)
+        fall, lattice = course.level - beside.level, self._lattices[course.study.optimizer]
+        position = lattice.nearest(beside.optimum[0] - SLOPE * ratio, START)
+        tried = any(abs(lattice.position(lr) - position) < START for lr, _ in course.seen)
+        rise = beside.optimum[0] - course.optimum[0]
+        if fall - ratio < STEEP or rise < ratio or tried or abs(position) > FARTHEST:
+            return []
+        why = f"{math.exp(fall):.2g} times as many steps as at {larger.batch_size}: the learning rate looks wrong"
+        return [TrialRequest(lattice.lr(position), self.sweep.seeds_of(course.study)[0], why)]
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
@@ -323,7 +354,7 @@ class Search:
     def _rules(self, course: StudyProgress) -> Rules:
         """Return the rules of a study, with the unit of costs taken from its first trials."""
         first = [course.seen[place] for place in itertools.islice(course.why, FIRST) if place in course.seen]
-        return replace(self.rules, objective=self.objective.scaled(first))
+        return replace(self.rules, objective=self.objective.scaled(first), expected=self._law(course))
 
     def _put(self, cell: Cell, lr: float) -> None:
         if cell not in self._waiting:

@@ -26,6 +26,7 @@ class StudyProgress:
         started: whether any trial was requested.
         settled: whether its optimum is known well enough for the studies that wait for it.
         optimum: ln of the best learning rate on the first seed, and its variance.
+        level: ln of the cost there; ``None`` if no trial has one.
     """
 
     study: StudyKey
@@ -36,6 +37,7 @@ class StudyProgress:
     started: bool = False
     settled: bool = False
     optimum: tuple[float, float] | None = None
+    level: float | None = None
 
 
 def inner(study: StudyKey, sweep: Sweep) -> list[StudyKey]:

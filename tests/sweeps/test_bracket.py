@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from sweeps.search.bracket import (
     Rules,
     TrialOutcome,
     TrialTable,
+    bracketed,
     expected_loss,
     needed,
     optimum,
     possible_gains,
 )
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
-from sweeps.search.lr_law import SLOPE, SLOPE_DEVIATION, expected
+from sweeps.search.lr_law import SLOPE, SLOPE_DEVIATION, Expected, expected
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()
@@ -154,7 +156,7 @@ def test_a_bracket_that_is_closed_asks_for_the_seeds_of_the_winner() -> None:
 
 
 def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_cannot_none() -> None:
-    close = reached(m1=128, z=100, p1=100.5) | {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
+    close = reached(m1=128, z=100, p1=100.5, p2=160) | {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
     asks = needed(close, range(8), LATTICE, Rules(gain=9.0))
     assert {(ask.lr, ask.seed) for ask in asks} == {(8e-3, 1)}
     again = needed(close | {(8e-3, 1): TrialOutcome(100, 0.0)}, range(8), LATTICE, Rules(gain=9.0))
@@ -165,10 +167,34 @@ def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_can
 
 def test_what_many_seeds_have_in_common_is_known_better() -> None:
     of_seeds = {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
-    one = reached(m1=128, z=100, p1=101) | of_seeds
+    one = reached(m1=128, z=100, p1=101, p2=160) | of_seeds
     four = one | {(8e-3, seed): TrialOutcome(101, 0.0) for seed in range(1, 4)}
     assert needed(one, range(8), LATTICE, Rules(gain=9.0))
     assert needed(four, range(8), LATTICE, Rules(gain=9.0)) == []
+
+
+def test_a_side_that_is_worse_by_less_than_the_noise_does_not_close_a_bracket() -> None:
+    """As of images at batch size 16: 278 steps, 285 at twice the rate, and far fewer at four times."""
+    (ask,) = needed(reached(m1=400, z=278, p1=285), [0, 1], LATTICE, RULES)
+    assert (ask.lr, ask.seed) == (16e-3, 0)
+    assert "no higher learning rate is worse than 0.004 by more than the noise" in ask.why
+    (below,) = needed(reached(m1=285, z=278, p1=400), [0, 1], LATTICE, RULES)
+    assert below.lr == 1e-3
+    closed = needed(reached(m1=400, z=278, p1=285, p2=400), [0, 1], LATTICE, RULES)
+    assert all(ask.lr < 16e-3 for ask in closed)
+    assert bracketed(reached(m1=400, z=278, p1=350), [0], LATTICE, RULES)
+    assert not bracketed(reached(m1=400, z=278, p1=285), [0], LATTICE, RULES)
+
+
+def test_other_batch_sizes_close_what_the_noise_leaves_open_where_they_are_sure() -> None:
+    seen = reached(m1=400, z=278, p1=285)
+    for place, deviation, asked in ((4e-3, 0.2, False), (4e-3, 0.6, True), (8e-3, 0.2, True)):
+        told = replace(RULES, expected=Expected(math.log(place), deviation))
+        beyond = any(ask.lr == 16e-3 for ask in needed(seen, [0], LATTICE, told))
+        assert beyond == asked
+    # what is worse beyond the noise needs nobody
+    far = replace(RULES, expected=Expected(math.log(64e-3), 0.1))
+    assert all(ask.lr < 16e-3 for ask in needed(reached(m1=400, z=278, p1=350), [0], LATTICE, far))
 
 
 def test_a_stride_is_longer_where_the_last_one_changed_much() -> None:

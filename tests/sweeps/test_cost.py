@@ -50,13 +50,13 @@ def pace(config):
 
 @pytest.mark.parametrize("distance", [1.0, 8.0, 100.0])
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
-def test_a_plan_is_within_30_percent_of_what_the_sweep_takes(distance, seeds):
+def test_a_plan_is_within_40_percent_of_what_the_sweep_takes(distance, seeds):
     """Whatever the distance of the best learning rate, of which the plan knows nothing."""
     sweep = small_sweep(expected=EXPECTED, seeds=seeds, max_steps=1000, max_examples=30_000)
     _, planned = outlook(sweep, (), COST, 2)
     taken = play(Search(sweep), world(distance), workers=2, seconds_per_step=pace, overhead=0.1)
-    assert planned.examples == pytest.approx(taken.examples, rel=0.3 if distance < 100 else 0.6)
-    assert planned.seconds == pytest.approx(taken.seconds, rel=0.3 if distance < 100 else 0.6)
+    assert planned.examples == pytest.approx(taken.examples, rel=0.4 if distance < 100 else 0.6)
+    assert planned.seconds == pytest.approx(taken.seconds, rel=0.4 if distance < 100 else 0.6)
 
 
 def test_halfway_the_time_left_is_known_from_what_was_seen():

@@ -102,6 +102,44 @@ def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need(tm
             assert (second.batch_size == batch_size) is others
 
 
+def valley(small: dict[float, float], large: dict[float, float]):
+    """Two batch sizes, 16 and 32: steps by octaves from the default, and far more at every other learning rate."""
+
+    def end(config):
+        octave = round(math.log2(config.lr / 4e-3) * 2) / 2
+        known = small if config.batch_size == 16 else large
+        return End(known.get(octave, 900.0 if config.batch_size == 16 else 400.0))
+
+    return end
+
+
+TWO = {**ONE, "batch_sizes": (16, 32), "seeds": (0,), "max_steps": 1000}
+
+
+def test_a_bracket_that_chance_closed_does_not_hide_a_better_learning_rate():
+    """Twice the learning rate takes 2 % more steps at batch size 16, four times it half of them."""
+    search = Search(small_sweep(**TWO))
+    play(search, valley({0: 278, 1: 285, 2: 150, 3: 200, -1: 400}, {0: 250, 1: 130, 2: 100, 3: 180, -1: 300}))
+    lr, steps = search.best(StudyKey("adamw", 16))
+    assert 11e-3 < lr < 23e-3
+    assert steps == pytest.approx(150)
+
+
+@pytest.mark.parametrize(("at_32", "asked"), [(103.0, True), (170.0, False)])
+def test_a_fall_that_no_scaling_allows_asks_for_the_learning_rate_that_the_larger_size_suggests(at_32, asked):
+    """The bracket at 16 is closed beyond any noise, around the wrong one of two valleys."""
+    small = {-1: 400, -0.5: 300, 0: 278, 0.5: 300, 1: 400, 1.5: 200, 2: 170, 2.5: 200}
+    large = {-0.5: 300, 0.5: 270, 1.5: 200, 2: 150, 2.5: at_32, 3: 150, 3.5: 220}
+    for order in ("one after the other", "side by side"):
+        search = Search(small_sweep(**TWO))
+        play(search, valley(small, large), workers=1 if order == "one after the other" else 8)
+        said = [why for why in search.why(StudyKey("adamw", 16)).values() if "looks wrong" in why]
+        assert len(said) == asked
+        if asked:
+            assert search.best(StudyKey("adamw", 16))[1] == pytest.approx(170)
+            assert "times as many steps as at 32" in said[0]
+
+
 def test_far_optima_cost_few_trials_more():
     counts = [len(play(Search(small_sweep(**ONE)), law(distance, 0.5)).results) for distance in (1.0, 30.0, 1e3, 1e6)]
     assert counts[-1] <= counts[0] + 25

@@ -146,6 +146,31 @@ def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[fl
     assert advice.startswith("the steps grow by a factor 8 from batch size 4 to 256: are they" if grows else "")
 
 
+@pytest.mark.parametrize(
+    ("steps", "rates", "words"),
+    [
+        (((800.0, 900.0), (100.0, 110.0)), (1e-3, 8e-3), "learning rate at 4 (0.001) looks too low; try 0.00283 there"),
+        (((436.0, 446.0), (100.0, 104.0)), (1e-3, 8e-3), "learning rate at 4 (0.001) looks too low"),
+        (((800.0, 900.0), (100.0, 110.0)), (1e-3, 4e-3), ""),  # such curves exist, where the rate rises as usual
+        (((400.0, 420.0), (100.0, 110.0)), (1e-3, 8e-3), ""),
+        (((250.0, 800.0), (60.0, 190.0)), (1e-3, 8e-3), ""),
+    ],
+)
+def test_a_fall_steeper_than_perfect_scaling_doubts_the_smaller_size(steps, rates, words) -> None:
+    """From 4 to 16 by more than a factor of 4, where the learning rate rises by more, too."""
+    points = [
+        dataclasses.replace(point, steps_per_seed=each, steps_to_target=each[0], seeds=2, best_lr=lr)
+        for point, each, lr in zip(POINTS[:2], steps, rates, strict=True)
+    ]
+    rest = [
+        dataclasses.replace(point, steps_per_seed=(each,) * 2, best_lr=rates[1])
+        for point, each in zip(POINTS[2:], (80.0, 70.0), strict=True)
+    ]
+    found, advice = verdict([*points, *rest])
+    assert (found is Verdict.OFF_THE_CURVE) is bool(words)
+    assert words in advice
+
+
 def test_one_far_seed_of_three_does_not_make_steps_grow() -> None:
     steps = with_each("steps_per_seed", ((100.0,) * 3, (90.0,) * 3, (80.0,) * 3, (80.0, 80.0, 900.0)))
     assert verdict(steps) == (Verdict.OK, "")
