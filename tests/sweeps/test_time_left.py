@@ -81,7 +81,7 @@ def replay() -> tuple[float, list[tuple[int, float, Search, dict[str, float]]]]:
 def off(every: int) -> list[tuple[int, float]]:
     """After the tenth trial and every so many: the logarithm of expected over true seconds left."""
     end, states = replay()
-    assert 53 == len(STORED["trials"]) <= len(states) < 60
+    assert 53 == len(STORED["trials"]) <= len(states) < 64
     found = []
     for count, now, search, taken in states[9:-1:every]:
         forecast = Forecast(WORKERS, math.inf)

@@ -103,7 +103,7 @@ def test_a_short_sweep_is_told_to_go_on_and_the_command_plans_exactly_that(tmp_p
     finish(planned((1, 2, 4), 3, lrs), folder, f"--batch-sizes 1,2,4 --seeds 3 --lrs {','.join(map(str, lrs))}")
     found = suggest(answer(folder))
     assert found is not None
-    assert found.batch_sizes == (8, 16)
+    assert found.batch_sizes == (16,)
     assert any("least above the present ones" in reason for reason in found.reasons)
     plan = dry_run(found.command)
     assert plan["axes"] == {
@@ -113,7 +113,7 @@ def test_a_short_sweep_is_told_to_go_on_and_the_command_plans_exactly_that(tmp_p
         "seeds": list(found.seeds),
     }
     assert (plan["output"], plan["trials"], plan["trials_done"]) == (str(folder), found.trials, 0)
-    assert found.trials == 2 * 3 * len(lrs)
+    assert found.trials == 3 * len(lrs)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_the_suggested_trials_are_trained_and_join_the_sweep(tmp_path: Path) -> 
     again = start.replace(batch_sizes=found.batch_sizes, seeds=found.seeds)
     plan = dry_run(found.command)
     ran = go_on(again, store, found.command, run_trial)
-    assert plan["trials"] == pytest.approx(ran, rel=0.3)
+    assert plan["trials"] == pytest.approx(ran, rel=0.5)
     grown = answer(tmp_path)
     assert {point.batch_size for point in grown.points} == {4, 8, *found.batch_sizes}
     assert {point.seeds for point in grown.points if point.batch_size in found.batch_sizes} == {3}
