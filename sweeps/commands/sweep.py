@@ -98,6 +98,7 @@ def command(
     run_settings, asked["settings"] = split(asked["settings"] or ())
     gpu_hour = checked_gpu_hour(run_settings.pop("gpu_hour", None))
     finds = not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
+    recipe = RECIPES.make(asked["recipe"])
     wanted = policy_of(
         ending["precision"],
         ending["max_runs"],
@@ -105,13 +106,13 @@ def command(
         budget=asked["budget"] is not None,
         finds=finds,
         more_seeds=not (finds and asked["seeds"]),
+        usual=recipe.usual_precision,
     )
     outer, asked["axis"] = split_axes(asked["axis"] or ())
     policy = POLICIES.make(wanted.name, **wanted.options)
     if outer:
         policy = EachSetting(lambda: POLICIES.make(wanted.name, **wanted.options), outer)
     limits = limits_of(ending["max_time"], ending["max_examples"])
-    recipe = RECIPES.make(asked["recipe"])
     sweep = asked_sweep(recipe, asked, program)
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:

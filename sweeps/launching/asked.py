@@ -35,6 +35,7 @@ def policy_of(
     budget: bool = False,
     finds: bool = False,
     more_seeds: bool = True,
+    usual: float | None = None,
 ) -> Choice:
     """Return the policy in :data:`sweeps.launching.policies.POLICIES` that the options ask for.
 
@@ -45,6 +46,7 @@ def policy_of(
         budget: whether trials train to a budget.
         finds: whether the sweep has to find its batch sizes, as none were given.
         more_seeds: whether it may use seeds that were not given.
+        usual: precision of a sweep that finds its batch sizes, unless it trains to a budget.
 
     Raises:
         ConfigError: if two options contradict each other.
@@ -61,6 +63,7 @@ def policy_of(
     if budget:
         return Choice(name="equal_budgets", options=_given(options))
     options |= {"runs": runs, "more_seeds": None if more_seeds else False}
+    options["goal"] = precision if precision is not None else usual
     return Choice(name="precision", options=_given(options))
 
 

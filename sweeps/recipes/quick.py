@@ -28,4 +28,5 @@ def quick() -> Sweep:
         schedule=ScheduleRule(warmup_examples=256),
         micro_batch_size=128,
         expected=(100.0, 4_500.0),
+        usual_precision=0.35,
     )

@@ -37,7 +37,7 @@ BUDGET_GROWTH = 1.1
 larger. The whole curve of such a trial is read, by linear interpolation in ln steps."""
 
 _NO_PROTOCOL = (
-    *("name", "expected", "metric"),
+    *("name", "expected", "usual_precision", "metric"),
     *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
     *("search", "lr_resolution", "warm_start", "judged_at", "judged_by", "within"),
     *("trunk", "keep", "staged"),
@@ -105,7 +105,9 @@ class Sweep:
         device: where models train.
         unknown: settings of an external training program that it did not report, see
             :class:`cbs.trial.config.TrialConfig`.
-        expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
+        expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates and for the
+            batch sizes with which a sweep begins that finds them.
+        usual_precision: half-width of the interval of ``ln B_crit`` to which such a sweep goes if none is requested.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Sweep:
     device: str = "auto"
     unknown: tuple[str, ...] = ()
     expected: tuple[float, float] | None = None
+    usual_precision: float = 0.2
 
     def __post_init__(self) -> None:
         for axis in ("optimizers", "batch_schedules", "batch_sizes", "seeds", "lrs"):

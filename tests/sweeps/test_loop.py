@@ -77,6 +77,10 @@ def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
     [
         ({}, Choice(name="once")),
         ({"finds": True}, Choice(name="precision", options={"finds": True})),
+        ({"finds": True, "usual": 0.35}, Choice(name="precision", options={"goal": 0.35, "finds": True})),
+        ({"precision": 0.15, "usual": 0.35}, Choice(name="precision", options={"goal": 0.15})),
+        ({"usual": 0.35}, Choice(name="once")),
+        ({"finds": True, "usual": 0.35, "budget": True}, Choice(name="equal_budgets", options={"finds": True})),
         ({"precision": 0.15, "runs": 50.0}, Choice(name="precision", options={"goal": 0.15, "runs": 50.0})),
         (
             {"finds": True, "more_seeds": False},
