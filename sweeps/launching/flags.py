@@ -11,8 +11,8 @@ def ending_flags(
     precision: Annotated[
         float | None,
         typer.Option(
-            help="Half-width of the interval of ln B_crit to reach. Default: 0.2, quick recipe 0.35; with --batch-sizes, "
-            "none."
+            help="Half-width of the interval of ln B_crit to reach. Default: 0.2, quick recipe 0.35; none with "
+            "--batch-sizes."
         ),
     ] = None,
     max_runs: Annotated[
