@@ -198,8 +198,8 @@ def answer_of(sweep: Sweep, results: Sequence[TrialResult], resamples: int = 100
 class Simulated(Precision):
     """The policy, reading the trials of its simulated search."""
 
-    def __init__(self, goal: float, finds: bool, world: World) -> None:
-        super().__init__(goal, finds=finds, runs=None if finds else 400.0)
+    def __init__(self, goal: float, finds: bool, world: World, runs: float | None = None) -> None:
+        super().__init__(goal, finds=finds, runs=runs)
         self.world, self.played = world, Played()
 
     def run(self, sweep: Sweep, _: Path) -> Search:
@@ -229,10 +229,10 @@ class Ended:
     why: str = ""
 
 
-def ended(way: str, precision: float, number: int) -> Ended:
+def ended(way: str, precision: float, number: int, runs: float | None = None) -> Ended:
     """Simulate one sweep."""
     world = World(number)
-    policy = Simulated(precision, way != "grid", world)
+    policy = Simulated(precision, way != "grid", world, runs)
     with tempfile.TemporaryDirectory() as folder:
         follow(policy, world.sweep(), Path(folder), policy.run, Limits())
     answer, played = policy.answer, policy.played
@@ -317,12 +317,15 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--precision", type=float, default=0.2)
     parser.add_argument("--way", default="found", choices=("found", "grid", *RIVALS))
+    parser.add_argument("--runs", type=float, help="price at which a sweep ends; default: that of cbs sweep")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--each", action="store_true", help="a line per sweep")
     asked = parser.parse_args()
     numbers = range(asked.first, asked.first + asked.sweeps)
     with ProcessPoolExecutor(asked.jobs) as pool:
-        found = list(pool.map(functools.partial(ended, asked.way, asked.precision), numbers, chunksize=3))
+        found = list(
+            pool.map(functools.partial(ended, asked.way, asked.precision, runs=asked.runs), numbers, chunksize=3)
+        )
     if asked.each:
         for one in found:
             world = World(one.number)
