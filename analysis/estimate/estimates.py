@@ -33,6 +33,9 @@ from cbs.trial.trial_files import read_steps
 
 _ROUNDING = 1e-6
 
+_MOST = 600.0
+"""Largest logarithm of a ratio of steps."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -126,7 +129,8 @@ def doublings(draws: Draws, confidence: float) -> tuple[BatchDoubling, ...]:
     expected = draws.estimate(2 * sizes) - draws.estimate(sizes)
     found = []
     for size, mean, rows in zip(sizes, expected, rise.T, strict=True):
-        low, high = percentiles(rows, confidence).tolist()
+        # steps that differ beyond all numbers, as where few runs reached the target, stay numbers
+        mean, low, high = np.clip([mean, *percentiles(rows, confidence)], -_MOST, _MOST).tolist()
         found.append(
             BatchDoubling(
                 batch_size=size,
