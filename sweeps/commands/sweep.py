@@ -97,12 +97,13 @@ def command(
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
     gpu_hour = checked_gpu_hour(run_settings.pop("gpu_hour", None))
-    finds = not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
     recipe = RECIPES.make(asked["recipe"])
+    named = run_settings.pop("policy", None)
+    finds = named is None and not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
     wanted = policy_of(
         ending["precision"],
         ending["max_runs"],
-        run_settings.pop("policy", None),
+        named,
         budget=asked["budget"] is not None,
         finds=finds,
         more_seeds=not (finds and asked["seeds"]),
@@ -113,7 +114,7 @@ def command(
     if outer:
         policy = EachSetting(lambda: POLICIES.make(wanted.name, **wanted.options), outer)
     limits = limits_of(ending["max_time"], ending["max_examples"])
-    sweep = asked_sweep(recipe, asked, program)
+    sweep = asked_sweep(recipe, asked, program, finds)
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:
         check_there(program["command"])

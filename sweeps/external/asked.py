@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,14 @@ from sweeps.spec.workload import built, calling_theirs
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
 
-def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any]) -> Sweep:
+def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], finds: bool = False) -> Sweep:
     """Return the recipe with the options applied.
 
     Args:
         recipe: the recipe to start from.
         asked: the result of :func:`sweeps.spec.sweep_flags.sweep_flags`.
         program: the result of :func:`sweeps.external.flags.program_flags`.
+        finds: whether the batch sizes are to be found, so that those of the recipe need not all fit into a budget.
 
     Raises:
         ConfigError: if an option cannot be parsed, or two contradict each other.
@@ -45,6 +47,7 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     )
     if trainer is not None:
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
+        sweep = _within(sweep, budgets) if finds else sweep
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
     probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
     sweep = override(sweep, [*probe, *asked["settings"]])
@@ -56,7 +59,15 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     if amounts[1]:
         with calling_theirs():
             per_example = built(sweep.workload).tokens_per_example
-    return sweep.replace(budgets=in_examples(*amounts, per_example))
+    budgets = in_examples(*amounts, per_example)
+    return (_within(sweep, budgets) if finds else sweep).replace(budgets=budgets)
+
+
+def _within(sweep: Sweep, budgets: Sequence[int]) -> Sweep:
+    """Return the sweep with those of its batch sizes whose warmup ends within the smallest budget; at least one."""
+    least = min(budgets, default=math.inf)
+    sizes = [size for size in sweep.batch_sizes if max(size, sweep.schedule.at(size).warmup_examples + 1) <= least]
+    return sweep.replace(batch_sizes=tuple(sizes) or sweep.batch_sizes[:1])
 
 
 _INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")

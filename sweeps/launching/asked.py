@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
@@ -59,13 +57,9 @@ def policy_of(
         if runs is not None:
             raise ConfigError("--max-runs ends a sweep that goes on to a --precision: give one, or leave it out")
         return Choice(name="once")
-    options = {"goal": precision, "finds": finds or None}
-    if budget:
-        return Choice(name="equal_budgets", options=_given(options))
-    options |= {"runs": runs, "more_seeds": None if more_seeds else False}
-    options["goal"] = precision if precision is not None else usual
-    return Choice(name="precision", options=_given(options))
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+    if budget and runs is not None:
+        raise ConfigError("--max-runs counts runs at the critical batch size, which needs a target: leave out --budget")
+    goal = usual if precision is None and not budget else precision
+    options = {"goal": goal, "runs": runs, "finds": finds or None, "more_seeds": None if more_seeds else False}
+    given = {name: value for name, value in options.items() if value is not None}
+    return Choice(name="equal_budgets" if budget else "precision", options=given)

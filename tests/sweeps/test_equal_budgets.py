@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ def end(config):
     return End(config.max_steps, reached=False, distance=truth(config.batch_size) + 0.03 * gap**2 + noise - 2.5)
 
 
-def ran(asked: Sweep, folder: Path, said: list[str], *, most: int | None = None) -> EqualBudgets:
-    store, policy = Store(folder), EqualBudgets()
+def ran(asked: Sweep, folder: Path, said: list[str], *, most: int | None = None, **options: Any) -> EqualBudgets:
+    store, policy = Store(folder), EqualBudgets(**options)
 
     def run(part: Sweep, place: Path) -> Search:
         store.prepare()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,19 +33,26 @@ class EqualBudgets(Rounds):
         goal: half-width of the interval of ln of the largest batch size that is as good as the best; ``None`` to stop
             once every batch size is shown to be worse than the best or equal to it.
         finds: whether it chooses the batch sizes itself, beginning with two.
+        more_seeds: whether it may use other seeds than those of the sweep.
     """
 
     flag = "--precision"
 
-    def __init__(self, goal: float | None = None, finds: bool = False) -> None:
+    def __init__(self, goal: float | None = None, finds: bool = False, more_seeds: bool = True) -> None:
         super().__init__(goal)
-        self.finds = finds
+        self.finds, self.more_seeds = finds, more_seeds
 
     def asked(self) -> dict[str, Any]:
         return super().asked() | {"finds": self.finds}
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
-        return first_sizes(sweep, sweep.seeds) if self.finds else super().first(sweep)
+        if not self.finds:
+            return super().first(sweep)
+        (part,) = first_sizes(sweep, sweep.seeds)
+        sizes = part["batch_sizes"]
+        while sizes[0] > 1 and not _fits(sweep, sizes[-1], sweep.budgets[0]):
+            sizes = [size // 2 for size in sizes]
+        return [part | {"batch_sizes": sizes}]
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if not sweep.budgets:
@@ -54,7 +62,9 @@ class EqualBudgets(Rounds):
                 f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
             )
         if sweep.exhaustive or "batch_schedules" in sweep.axes():
-            raise ConfigError("--precision searches learning rates: leave out --lrs, --lr-rule and --schedule")
+            asked = "a sweep of budgets that finds its batch sizes" if self.finds else self.flag
+            other = ", or give --batch-sizes" if self.finds else ""
+            raise ConfigError(f"{asked} searches learning rates: leave out --lrs, --lr-rule and --schedule{other}")
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         judged, answers = Judgement(), _look(sweep, folder)
@@ -121,11 +131,12 @@ class EqualBudgets(Rounds):
         asked = unknown or [size for size in sizes if size.excess.value is not None and size.excess.value < 3 * margin]
         more = min((size.excess.more_seeds or size.seeds for size in asked), default=0)
         held = max((size.seeds for size in sizes), default=0)
-        count = min(held + more, 2 * held, MOST_SEEDS)
+        count = min(held + more, 2 * held, MOST_SEEDS if self.more_seeds else len(sweep.seeds))
         if count <= held:
             return None
         tested = sorted({*(size.batch_size for size in asked), *([round(best)] if best else [])})
-        seeds = (*sweep.seeds, *(seed for seed in range(MOST_SEEDS) if seed not in sweep.seeds))[:count]
+        new = (seed for seed in itertools.count(sweep.seeds[0]) if seed not in sweep.seeds)
+        seeds = (*sweep.seeds, *itertools.islice(new, max(0, count - len(sweep.seeds))))[:count]
         return WantedTrials(
             batch_sizes=tuple(size for size in tested if any(each.batch_size == size for each in sizes)),
             seeds=tuple(sorted(seeds)),
