@@ -81,7 +81,7 @@ class EachSetting(Policy):
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         yield "step times are those of the sweep without the values of --axis"
-        yield from super().not_counted(report, limits)
+        yield from self._makes().not_counted(report, limits)
 
     def _combinations(self) -> Iterator[list[str]]:
         for values in itertools.product(*self._axes.values()):
