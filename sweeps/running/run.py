@@ -65,6 +65,11 @@ class SweepRun:
         self.out[config.trial_id] = config
         return config, self.search.best_steps(Cell.of(config))
 
+    def heard(self, config: TrialConfig, place: dict[str, Any]) -> None:
+        """Take in a heartbeat."""
+        self.where[config.trial_id] = place
+        self.search.most_running = max(self.search.most_running, len(self.where))
+
     def lost(self, config: TrialConfig) -> None:
         """Plan a trial again whose worker is gone, which is hardly its own fault."""
         self._back(config)

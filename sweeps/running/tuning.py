@@ -138,7 +138,7 @@ class Queue(Searcher):  # type: ignore[misc]
         tuning.silent = 0.0
         config = tuning.trials.get(trial_id)
         if config is not None and "where" in result:
-            (tuning.run.where[config.trial_id],) = result["where"]
+            tuning.run.heard(config, *result["where"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         tuning = _runs[self._number]

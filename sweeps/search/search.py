@@ -52,7 +52,7 @@ class Search:
         finished: stored final results; those at learning rates that the search would not try are used too.
 
     Attributes:
-        most_running: largest number of trials that ran at once.
+        most_running: largest number of trials that were heard of at once, not counting those that wait for a worker.
     """
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
@@ -97,7 +97,6 @@ class Search:
         self._take(cell, lr)
         config = self.config(cell, lr)
         self.running[config.trial_id] = (cell, lr)
-        self.most_running = max(self.most_running, len(self.running))
         return config
 
     def add(self, result: TrialResult) -> None:
