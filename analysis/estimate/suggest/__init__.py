@@ -43,6 +43,9 @@ _LRS_FROM_KNOWN = 3
 OPEN = 0.25
 """Probability above which the least product is first looked for beyond the measured batch sizes."""
 
+BEYOND = 0.5
+"""Probability above which seeds at the measured batch sizes do not help."""
+
 APART = 4
 """Ratio of the batch sizes with which it is looked for."""
 
@@ -183,8 +186,9 @@ class Known:
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
 
     def seeds_up_to(self, least: int) -> tuple[int, ...]:
-        """Return the existing seeds, with new ones added up to ``least``, as far as these may be used."""
-        numbers: Iterable[int] = itertools.count() if self._allowed is None else self._allowed
+        """Return the existing seeds, with new ones added up to ``least``, as far as these may be used; all are larger
+        than the first, on which learning rates are searched."""
+        numbers: Iterable[int] = itertools.count(self.seeds[0]) if self._allowed is None else self._allowed
         new = (number for number in numbers if number not in self.seeds)
         return tuple(sorted([*self.seeds, *itertools.islice(new, max(0, least - len(self.seeds)))]))
 
@@ -262,13 +266,16 @@ class Known:
         probably lies; none once it probably lies between them, one on each side of a single one.
 
         None above batch sizes that were run and did not reach the target, or that reach it in fewer than
-        :data:`FEWEST_STEPS`.
+        :data:`FEWEST_STEPS`; below one that could not be run, as for lack of memory, one in between.
         """
         first, last = (self.answer.points[end] for end in (0, -1))
         below, above = self._beyond()
         short = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
         smaller = [max(1, first.batch_size // APART)] if first.reached and first.batch_size > 1 else []
         larger = [APART * last.batch_size] if last.reached and not short else []
+        missed = [study for study in self.answer.studies if study.batch_size > self.reached[-1]]
+        if missed and np.isin(missed[0].status, NOT_RUN).all():
+            larger = _middles([self.reached[-1], missed[0].batch_size], _WIDE_GAP)
         if self.design is None:
             noise = self.answer.noise_scale.value  # of the order of the critical batch size
             if noise is None:
@@ -288,8 +295,9 @@ class Known:
         return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
 
     def most_for_its_cost(self) -> Wanted | None:
-        """Return the runs that narrow the interval most per example, at present and at new batch sizes."""
-        if self.design is None:
+        """Return the runs that narrow the interval most per example, at present and at new batch sizes; ``None`` if the
+        answer lies beyond them where no batch size can be added, because no further seed changes that."""
+        if self.design is None or max(self._beyond()) > BEYOND:
             return None
         low, high = self.answer.definitions[HEADLINE].interval
         # where more runs than usual may go at once, they need not wait for what the first ones tell

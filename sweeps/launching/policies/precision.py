@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from analysis.phrases import with_interval
 from cbs.errors import ConfigError
+from cbs.trial.record import TrialResult
+from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport, Sweeps
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
@@ -24,6 +26,7 @@ from sweeps.spec.spec import Sweep
 if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
+    from analysis.estimate.suggest import Suggestion
 
 USUAL = 0.2
 """Half-width that a sweep without batch sizes goes to."""
@@ -90,7 +93,8 @@ class Precision(Rounds):
         # enough for twice the workers that were busy, so that a cluster is filled after a few rounds
         most = max(MOST, 2 * max((search.most_running for search in self.searches), default=0))
         answers, as_run = self.look(sweep, folder), _as_run()
-        prices = {text: price(answer, self.searches, text) for text, answer in answers.items()}
+        stored = [result for result in Store(folder).results() if result.status.final]
+        prices = {text: price(answer, self.searches, text, stored) for text, answer in answers.items()}
         judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
         for text, label in sweep.labels.items():
             answer = answers.get(text)
@@ -103,12 +107,14 @@ class Precision(Rounds):
                     judged.reasons[label] = f"the interval is narrow enough, but: {verdict}"
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
-            why = stop
-            # while the answer lies beyond the batch sizes, its price is not known either
-            if why is None and None not in answer.interval and (prices[text]["runs"] or 0.0) > self.runs:
-                why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
-            seeds = None if self.more_seeds else sweep.seeds
+            why, seeds = stop, None if self.more_seeds else sweep.seeds
             wish = None if why else suggest(answer, self.goal, seeds, most)
+            if (
+                wish is not None
+                and not _outwards(answer, wish)
+                and prices[text]["examples"] > self.runs * _one_run(answer)
+            ):
+                why, wish = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)", None
             if wish is None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
@@ -123,7 +129,7 @@ class Precision(Rounds):
         last = self.rounds[-1]["estimates"] if self.rounds else []
         *lines, following = report.lines
         lines += [f"{self.told(each)}; {each['verdict']}; {_priced(each)}" for each in last]
-        lines += [f"{label} ended before it was that narrow: {why}" for label, why in self.reasons.items()]
+        lines += [f"{label} ended here: {why}" for label, why in self.reasons.items()]
         return SweepReport(report.content | {"answers": last}, [*lines, following])
 
     def look(self, sweep: Sweep, folder: Path) -> dict[str, Answer]:
@@ -148,9 +154,13 @@ class Precision(Rounds):
         return f"{estimate['optimizer']}: B_crit {known}{width}"
 
 
-def price(answer: Answer, searches: Sequence[Search], optimizer: str) -> dict[str, Any]:
-    """Return what the trials of an optimizer took: trials, examples, and these in runs at the critical batch size."""
-    ran = {
+def price(
+    answer: Answer, searches: Sequence[Search], optimizer: str, stored: Iterable[TrialResult] = ()
+) -> dict[str, Any]:
+    """Return what the trials of an optimizer took, those of earlier commands (``stored``) included, since the answer is
+    theirs, too: trials, examples, and these in runs at the critical batch size."""
+    ran = {trial.trial_id: trial.final_examples for trial in stored if Cell.of(trial.config).optimizer == optimizer}
+    ran |= {
         trial.trial_id: trial.final_examples
         for search in searches
         for study in search.sweep.studies()
@@ -158,11 +168,26 @@ def price(answer: Answer, searches: Sequence[Search], optimizer: str) -> dict[st
         for seed in search.sweep.seeds_of(study)
         for trial in search.results[Cell(optimizer, study.batch_size, seed)].values()
     }
-    examples, size, draws = sum(ran.values()), answer.critical_batch_size, answer.draws
-    runs = None
-    if size and draws is not None and math.isfinite(size):
-        runs = examples / (size * math.exp(float(draws.estimate(np.array([size]))[0])))
-    return {"trials": len(ran), "examples": examples, "runs": runs}
+    examples, known = sum(ran.values()), answer.critical_batch_size is not None
+    return {"trials": len(ran), "examples": examples, "runs": examples / _one_run(answer) if known else None}
+
+
+def _one_run(answer: Answer) -> float:
+    """Return the examples of a run at the critical batch size; at the measured one that is nearest to it if it lies
+    beyond them, and infinite if there is no curve yet."""
+    draws, size, (low, _) = answer.draws, answer.critical_batch_size, answer.interval
+    if draws is None:
+        return math.inf
+    size = size or float(draws.batch_sizes[0 if low is None else -1])
+    return size * math.exp(float(draws.estimate(np.array([size]))[0]))
+
+
+def _outwards(answer: Answer, wish: Suggestion) -> bool:
+    """Return whether an end of the interval is open, and trials beyond the measured batch sizes look for it: how large
+    a run at the critical batch size is, is not known as long as that goes on."""
+    sizes = [point.batch_size for point in answer.points]
+    beyond = wish.batch_sizes[0] < sizes[0] or wish.batch_sizes[-1] > sizes[-1]
+    return beyond and None in answer.interval
 
 
 def _priced(estimate: dict[str, Any]) -> str:
