@@ -1,0 +1,350 @@
+"""A sweep that finds its batch sizes: several optimizers, what it is combined with, and what it says beforehand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+import cli
+from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
+from analysis.estimate.suggest import suggest
+from analysis.read.results import load
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.loop import follow
+from sweeps.launching.policies.each_setting import EachSetting
+from sweeps.launching.policies.precision import Precision
+from sweeps.search.forecast import End, ended
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.search.study_progress import inner
+from sweeps.spec.cell import StagedStudy, StudyKey
+from sweeps.spec.flags import with_flags
+from sweeps.spec.spec import Sweep
+from tests.sweeps.search_worlds import sweep
+from tests.sweeps.test_equal_budgets import ran
+from tests.sweeps.test_equal_budgets import sweep as of_budgets
+from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, covered, to_precision, trainer
+
+Run = Callable[..., tuple[int, str, str]]
+TWO = sweep(WORLD).replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
+LARGE = 500.0
+"""Critical batch size of the second optimizer."""
+
+
+def apart(config: TrialConfig) -> End:
+    """The second optimizer has a larger critical batch size and other learning rates."""
+    if config.optimizer.name == "adamw":
+        return WORLD.end(config)
+    gap = math.log(config.lr / (0.05 * math.sqrt(config.batch_size / LARGE)))
+    noise = random.Random(f"{config.batch_size} {config.lr} {config.seed}").gauss(0.0, 0.05)
+    steps = math.exp(math.log(100.0 * (1.0 + LARGE / config.batch_size)) + 0.25 * gap**2 + noise)
+    if steps < config.max_steps:
+        return End(steps)
+    return End(config.max_steps, reached=False, distance=1.0 - config.max_steps / steps)
+
+
+def cells(folder: Path) -> set[tuple[str, int, int]]:
+    configs = [result.config for result in Store(folder).results()]
+    return {(config.optimizer.name, config.batch_size, config.seed) for config in configs}
+
+
+def asked(done: Precision, asked: Sweep) -> set[tuple[str, int, int]]:
+    """All that was asked for from round to round."""
+    parts = [*done.first(asked), *(part for entry in done.rounds for part in entry["added"])]
+    return {
+        cell for part in parts for cell in itertools.product(part["optimizers"], part["batch_sizes"], part["seeds"])
+    }
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Precision, Path]:
+    folder = tmp_path_factory.mktemp("both")
+    return to_precision(TWO, GOAL, folder, trainer(folder, apart), finds=True), folder
+
+
+def test_every_optimizer_finds_its_own_place_with_the_same_seeds(both: tuple[Precision, Path]) -> None:
+    done, folder = both
+    assert not done.reasons
+    there = cells(folder)
+    for name, truth in (("adamw", TRUTH), ("sgd", LARGE)):
+        sizes = sorted({size for each, size, _ in there if each == name})
+        assert sizes[0] < truth < sizes[-1] <= 8 * truth
+        for size in sizes:
+            seeds = sorted(seed for each, at, seed in there if (each, at) == (name, size))
+            assert seeds == list(range(len(seeds)))
+    first, *_ = done.rounds
+    assert all(part["optimizers"] == ["adamw", "sgd"] and part["seeds"] == [0] for part in first["added"])
+
+
+def test_what_was_asked_for_is_run_and_nothing_else(both: tuple[Precision, Path]) -> None:
+    done, folder = both
+    assert cells(folder) == asked(done, TWO)
+    trials = {result.trial_id: result for result in Store(folder).results()}
+    for one in done.rounds[-1]["estimates"]:
+        mine = [result for result in trials.values() if result.config.optimizer.name == one["optimizer"]]
+        assert (one["trials"], one["examples"]) == (len(mine), sum(result.final_examples for result in mine))
+
+
+def test_studies_of_earlier_stages_tell_where_later_ones_start() -> None:
+    studies = {8: 0, 32: 0, 16: 1, 4: 2, 128: 2}
+    staged = tuple(StagedStudy(StudyKey("adamw", size), stage, (0,)) for size, stage in studies.items())
+    grown = sweep(WORLD).replace(batch_sizes=(4, 8, 16, 32, 128), seeds=(0,), staged=staged)
+    assert [(study.batch_size, grown.stage_of(study)) for study in grown.studies()] == sorted(studies.items())
+    before = {size: {each.batch_size for each in inner(StudyKey("adamw", size), grown)} for size in studies}
+    assert before == {8: set(), 32: {8}, 16: {8, 32}, 4: {8, 16, 32}, 128: {4, 8, 16, 32}}
+
+
+def test_a_study_has_its_own_seeds_and_learning_rates() -> None:
+    staged = (
+        StagedStudy(StudyKey("adamw", 8), 0, (0, 1), (1e-3, 2e-3)),
+        StagedStudy(StudyKey("adamw", 32), 1, (0,), (2e-3, 4e-3, 8e-3)),
+    )
+    grown = sweep(WORLD).replace(batch_sizes=(8, 32), seeds=(0, 1), lrs=(1e-3, 2e-3), staged=staged)
+    waiting = {(config.batch_size, config.seed, config.lr) for config in Search(grown).waiting()}
+    assert waiting == {
+        *itertools.product((8,), (0, 1), (1e-3, 2e-3)),
+        *itertools.product((32,), (0,), (2e-3, 4e-3, 8e-3)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, [16]),
+        ({"probe": None}, [8, 32]),
+        ({"expected": (200.0, 8_000.0)}, [8, 32]),
+        ({"expected": (200.0, 200_000.0)}, [256, 1024]),
+        ({"expected": (200.0, 200.0)}, [1, 4]),
+    ],
+)
+def test_it_begins_where_the_answer_is_expected(changes: dict[str, object], sizes: list[int]) -> None:
+    (part,) = Precision(finds=True).first(sweep(WORLD).replace(seeds=(3, 8), **changes))
+    assert (part["batch_sizes"], part["seeds"]) == (sizes, [3])
+
+
+def test_listed_learning_rates_are_a_grid_at_every_batch_size_that_is_found(tmp_path: Path) -> None:
+    rates = (2e-3, 4e-3, 8e-3)
+    one = sweep(WORLD).replace(lrs=rates, expected=(200.0, 8_000.0))
+    done = to_precision(one, 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    held: dict[tuple[int, int], set[float]] = {}
+    for result in Store(tmp_path).results():
+        held.setdefault((result.config.batch_size, result.config.seed), set()).add(result.config.lr)
+    assert len({size for size, _ in held}) > 2
+    assert all(lrs >= set(rates) for lrs in held.values())
+    assert cells(tmp_path) == asked(done, one)
+
+
+def test_an_optimizer_that_never_reaches_the_target_costs_the_other_nothing(
+    both: tuple[Precision, Path], tmp_path: Path
+) -> None:
+    def end(config: TrialConfig) -> End:
+        return apart(config) if config.optimizer.name == "adamw" else End(config.max_steps, reached=False, distance=0.9)
+
+    done = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, end), finds=True)
+    assert {label: "target not reached" in why for label, why in done.reasons.items()} == {"sgd": True}
+    assert {cell for cell in cells(tmp_path) if cell[0] == "adamw"} == {
+        cell for cell in cells(both[1]) if cell[0] == "adamw"
+    }
+    assert {cell for cell in cells(tmp_path) if cell[0] == "sgd"} == {("sgd", 16, 0)}
+
+
+def out_of_memory(folder: Path, fits: int) -> Callable[[Sweep], Search]:
+    """Trials of larger batch sizes run out of memory."""
+    store = Store(folder)
+
+    def train(part: Sweep) -> Search:
+        store.prepare()
+        store.write_manifest(merged_manifest(store, part, "cbs sweep"))
+        search = Search(part, list(store.results()))
+        while (config := search.next()) is not None:
+            end = WORLD.end(config)
+            result = ended(config, end, end.steps)
+            if config.batch_size > fits:
+                result = result.replace(status=TrialStatus.OUT_OF_MEMORY, steps_to_target=None, evaluations=[])
+            store.save(result)
+            search.add(result)
+        return search
+
+    return train
+
+
+def test_below_a_batch_size_that_does_not_fit_into_memory_it_ends_at_one_that_does(tmp_path: Path) -> None:
+    """And asks for no seeds that cannot tell how far beyond the answer lies."""
+    done = to_precision(sweep(WORLD), GOAL, tmp_path, out_of_memory(tmp_path, 16), finds=True)
+    assert {size for _, size, _ in cells(tmp_path)} == {4, 16, 32, 64}
+    assert {seed for _, _, seed in cells(tmp_path)} == {0, 1}
+    assert "no further trial is known to help" in done.reasons["adamw"]
+
+
+def test_where_an_end_stays_open_it_ends_at_its_price(tmp_path: Path) -> None:
+    """The answer probably lies below the largest batch size that fits, and it cannot be shown."""
+    done = to_precision(sweep(WORLD), GOAL, tmp_path, out_of_memory(tmp_path, 64), finds=True, runs=20.0)
+    assert done.rounds[-1]["estimates"][0]["interval"][1] is None
+    assert "20 runs at B_crit (--max-runs)" in done.reasons["adamw"]
+
+
+def test_what_a_limit_ended_goes_on_to_the_same_trials(both: tuple[Precision, Path], tmp_path: Path) -> None:
+    whole, folder = both
+    for share in (0.3, 0.6):
+        limits = Limits(examples=share * whole.rounds[-1]["examples"])
+        part = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True, limits=limits)
+        assert all("--max-examples are spent" in why for why in part.reasons.values())
+    again = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True)
+    assert again.rounds == whole.rounds
+    assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Precision:
+    """An optimizer alone, to a wide interval."""
+    return to_precision(sweep(WORLD), 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+
+
+def test_another_precision_goes_on_from_what_is_there(one: Precision, tmp_path: Path) -> None:
+    before = Store(tmp_path).trial_ids()
+    wider = to_precision(sweep(WORLD), 0.9, tmp_path, trainer(tmp_path, WORLD.end, most=0), finds=True)
+    assert [entry["added"] for entry in wider.rounds] == [[]]
+    # its price is that of all trials on which the answer rests
+    assert wider.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
+    narrower = to_precision(sweep(WORLD), GOAL, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    assert narrower.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
+    assert not narrower.reasons
+    assert set(before) < set(Store(tmp_path).trial_ids())
+    assert narrower.rounds[-1]["estimates"][0]["trials"] == len(Store(tmp_path).trial_ids())
+
+
+def test_batch_sizes_that_are_given_later_join_what_was_found(one: Precision, tmp_path: Path) -> None:
+    grid = sweep(WORLD).replace(batch_sizes=(8, 32, 128), seeds=(0, 1))
+    done = to_precision(grid, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
+    assert not done.reasons
+    assert {("adamw", size, seed) for size in (8, 32, 128) for seed in (0, 1)} <= cells(tmp_path)
+    assert covered(done.rounds[-1])
+
+
+def test_new_seeds_come_after_the_first_on_which_learning_rates_are_searched(tmp_path: Path) -> None:
+    grid = sweep(WORLD).replace(batch_sizes=(8, 32, 128), seeds=(5,))
+    to_precision(grid, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
+    seeds = sorted({seed for _, _, seed in cells(tmp_path)})
+    assert seeds == list(range(5, 5 + len(seeds)))
+    assert len(seeds) > 1
+
+
+def test_every_value_of_a_setting_finds_its_batch_sizes_in_its_own_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    each = EachSetting(lambda: Precision(0.6, finds=True), {"clip_norm": ("1", "none")})
+    report = follow(each, sweep(WORLD), folder, lambda part, at: trainer(at, WORLD.end)(part), Limits())
+    (first, second) = report.content["sweeps"]
+    assert first["answers"] == second["answers"]
+    assert first["precision"]["reached"]
+    assert len(Store(tmp_path / "x-clip_norm=1").trial_ids()) == first["answers"][0]["trials"]
+    said = list(each.not_counted(report, Limits()))
+    assert any("depends on how they end" in line for line in said)
+
+
+def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    manifest = store.manifest()
+    manifest["runs"] = [{"command": "cbs sweep --optim adamw --precision 0.6 --max-runs 9 --seeds 3 -o there"}]
+    del manifest["schema_version"]
+    store.write_manifest(manifest)
+    (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)
+    found = suggest(answer)
+    assert found is not None
+    command = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
+    planned: set[tuple[int, int]] = set()
+    commands = [shlex.split(line) for line in found.command.split(" && ")]
+    for words in commands:
+        assert words[:2] == ["cbs", "sweep"]
+        given = command.make_context("sweep", words[2:]).params
+        assert (given["precision"], given["max_runs"], given["output"]) == (None, None, tmp_path)
+        names = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
+        part = with_flags(sweep(WORLD), **{name: given[name] for name in names})
+        search = Search(part, [result for result in store.results() if result.status.final])
+        planned |= {(config.batch_size, config.seed) for config in search.waiting()}
+        planned |= set(itertools.product(part.batch_sizes, part.seeds)) - {
+            (size, seed) for _, size, seed in cells(tmp_path)
+        }
+    assert planned == set(found.missing)
+
+
+def test_budgets_find_their_batch_sizes_too(tmp_path: Path) -> None:
+    policy = ran(of_budgets(batch_sizes=(512,)), tmp_path, [], finds=True)
+    sizes = sorted({result.config.batch_size for result in Store(tmp_path).results()})
+    assert 8 in sizes
+    assert 32 in sizes
+    assert 512 not in sizes[:-1]
+    assert not policy.reasons
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+SWEEP = ("sweep", "--workload", "noisy_quadratic", "--optim", "sgd")
+PROGRAM = (
+    *("sweep", "--optim", "sgd", "--command", "python -c pass {batch_size} {lr} {seed} {folder} {steps}"),
+    *("--reads", "jsonl", "--metric", "loss", "--direction", "below", "--metric-unit", "nats"),
+    *("--example-unit", "tree"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes", "seeds"),
+    [
+        ((*SWEEP, "--target", "0.4"), [16], [0]),
+        ((*SWEEP, "--target", "0.4", "--seeds", "4,7"), [16], [4]),
+        ((*SWEEP, "--target", "0.4", "--batch-sizes", "4,8", "--precision", "0.3"), [4, 8], [0, 1, 2]),
+        ((*SWEEP, "--target", "0.4", "--set", "policy=once"), [4, 8, 16, 32, 64, 128, 256, 512], [0, 1, 2]),
+        ((*SWEEP, "--budget", "20000"), [8, 32], [0, 1, 2]),
+        # the largest batch sizes of the recipe do not fit into these, and are not asked for
+        ((*SWEEP, "--budget", "2000"), [8, 32], [0, 1, 2]),
+        ((*SWEEP, "--budget", "300"), [2, 8], [0, 1, 2]),
+        ((*PROGRAM, "--target", "2", "--set", "max_steps=900"), [8, 32], [0]),
+        ((*PROGRAM, "--budget", "400"), [4, 16], [0, 1, 2]),
+    ],
+)
+def test_a_dry_run_says_what_it_begins_with(
+    words: tuple[str, ...], sizes: list[int], seeds: list[int], tmp_path: Path, run: Run, children_here: None
+) -> None:
+    code, out, err = run(*words, "--dry-run", "--json", "-o", tmp_path / "there")
+    assert code == 0, err
+    report = json.loads(out)
+    assert (report["axes"]["batch_sizes"], report["axes"]["seeds"]) == (sizes, seeds)
+    assert ("depends on how they end" in " ".join(err.split())) == ("policy=once" not in words)
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_dry_run_is_told_in_lines(tmp_path: Path, run: Run, children_here: None) -> None:
+    _, out, _ = run(*SWEEP, "--target", "0.4", "--axis", "clip_norm=1,none", "--dry-run", "-o", tmp_path / "there")
+    assert out.count("batch sizes   16\nseeds         0\n") == 2
+    assert out.count("price         B_crit within 20%") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--budget", "20000", "--max-runs", "5"), "--max-runs counts runs at the critical batch size"),
+        (("--budget", "20000", "--lrs", "0.1,0.2"), "or give --batch-sizes"),
+        (
+            ("--budget", "20000", "--lrs", "0.1,0.2", "--batch-sizes", "4,8", "--precision", "0.3"),
+            "--precision searches",
+        ),
+        (("--target", "0.4", "--max-runs", "0"), "--max-runs must be above 0"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    words: tuple[str, ...], said: str, run: Run, children_here: None
+) -> None:
+    code, _, err = run(*SWEEP, *words, "--dry-run")
+    assert (code, said in " ".join(err.split())) == (2, True)
