@@ -65,8 +65,8 @@ MODELS = len({model for model, _, _ in read(models.PAGE.read_text())})
 STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     (
         "README.md",
-        "The quick recipe has {} batch sizes and {} seeds",
-        lambda: (WORDS[len(QUICK.batch_sizes)], WORDS[len(QUICK.seeds)]),
+        "to {:.0f} % instead of {:.0f}: a first look",
+        lambda: (100 * QUICK.usual_precision, 100 * DEFAULT.usual_precision),
     ),
     ("README.md", "one of {} definitions", lambda: (WORDS[len(DEFINITIONS.names())],)),
     (
