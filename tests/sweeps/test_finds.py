@@ -9,6 +9,7 @@ import random
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -26,6 +27,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.each_setting import EachSetting
 from sweeps.launching.policies.precision import Precision
+from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -118,6 +120,20 @@ def test_a_study_has_its_own_seeds_and_learning_rates() -> None:
         *itertools.product((8,), (0, 1), (1e-3, 2e-3)),
         *itertools.product((32,), (0,), (2e-3, 4e-3, 8e-3)),
     }
+
+
+def test_what_is_added_to_a_study_joins_what_it_has() -> None:
+    def part(sizes: tuple[int, ...], seeds: tuple[int, ...], lrs: tuple[float, ...] | None) -> list[dict[str, Any]]:
+        return [part_of(sweep(WORLD), ["adamw"], sizes, seeds, lrs)]
+
+    stages = [part((8, 32), (0,), (1e-3,)), part((8,), (1,), (2e-3,)), part((4, 8), (2,), None)]
+    grown = _grown(sweep(WORLD), stages)
+    assert grown.staged == (
+        StagedStudy(StudyKey("adamw", 8), 0, (0, 1, 2), (1e-3, 2e-3)),
+        StagedStudy(StudyKey("adamw", 32), 0, (0,), (1e-3,)),
+        StagedStudy(StudyKey("adamw", 4), 2, (2,)),
+    )
+    assert (grown.batch_sizes, grown.seeds) == ((4, 8, 32), (0, 1, 2))
 
 
 @pytest.mark.parametrize(
