@@ -168,17 +168,22 @@ def price(
         for seed in search.sweep.seeds_of(study)
         for trial in search.results[Cell(optimizer, study.batch_size, seed)].values()
     }
-    examples, known = sum(ran.values()), answer.critical_batch_size is not None
+    examples, known = sum(ran.values()), answer.draws is not None and _critical(answer) is not None
     return {"trials": len(ran), "examples": examples, "runs": examples / _one_run(answer) if known else None}
+
+
+def _critical(answer: Answer) -> float | None:
+    size = answer.critical_batch_size
+    return size if size and math.isfinite(size) else None
 
 
 def _one_run(answer: Answer) -> float:
     """Return the examples of a run at the critical batch size; at the measured one that is nearest to it if it lies
     beyond them, and infinite if there is no curve yet."""
-    draws, size, (low, _) = answer.draws, answer.critical_batch_size, answer.interval
+    draws, (low, _) = answer.draws, answer.interval
     if draws is None:
         return math.inf
-    size = size or float(draws.batch_sizes[0 if low is None else -1])
+    size = _critical(answer) or float(draws.batch_sizes[0 if low is None else -1])
     return size * math.exp(float(draws.estimate(np.array([size]))[0]))
 
 
