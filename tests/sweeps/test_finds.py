@@ -315,6 +315,16 @@ PROGRAM = (
 )
 
 
+def test_the_price_counts_only_once_batch_sizes_enclose_the_answer(tmp_path: Path) -> None:
+    """From far above it every batch size is worth many runs at the critical one."""
+    far = sweep(WORLD).replace(expected=(200.0, 400_000.0))
+    done = to_precision(far, 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=1.0)
+    dear = [entry["estimates"][0]["interval"] for entry in done.rounds if (entry["estimates"][0]["runs"] or 0.0) > 1.0]
+    assert None in dear[0]
+    assert None not in dear[-1]
+    assert "1 runs at B_crit (--max-runs)" in done.reasons["adamw"]
+
+
 @pytest.mark.parametrize(
     ("words", "sizes", "seeds"),
     [

@@ -26,7 +26,6 @@ from sweeps.spec.spec import Sweep
 if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
-    from analysis.estimate.suggest import Suggestion
 
 USUAL = 0.2
 """Half-width that a sweep without batch sizes goes to."""
@@ -108,13 +107,9 @@ class Precision(Rounds):
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
             why, seeds = stop, None if self.more_seeds else sweep.seeds
+            if why is None and not _may_close(answer) and prices[text]["examples"] > self.runs * _one_run(answer):
+                why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
             wish = None if why else suggest(answer, self.goal, seeds, most)
-            if (
-                wish is not None
-                and not _outwards(answer, wish)
-                and prices[text]["examples"] > self.runs * _one_run(answer)
-            ):
-                why, wish = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)", None
             if wish is None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
@@ -187,12 +182,15 @@ def _one_run(answer: Answer) -> float:
     return size * math.exp(float(draws.estimate(np.array([size]))[0]))
 
 
-def _outwards(answer: Answer, wish: Suggestion) -> bool:
-    """Return whether an end of the interval is open, and trials beyond the measured batch sizes look for it: how large
-    a run at the critical batch size is, is not known as long as that goes on."""
-    sizes = [point.batch_size for point in answer.points]
-    beyond = wish.batch_sizes[0] < sizes[0] or wish.batch_sizes[-1] > sizes[-1]
-    return beyond and None in answer.interval
+def _may_close(answer: Answer) -> bool:
+    """Return whether an end of the interval is open that a further batch size may close. Far from the answer few runs
+    are worth many at the critical batch size, and how many is not known."""
+    from analysis.estimate.suggest import FEWEST_STEPS
+
+    first, last, (low, high) = answer.points[0], answer.points[-1], answer.interval
+    smaller = first.reached and first.batch_size > 1
+    larger = last.steps_to_target is not None and last.steps_to_target >= FEWEST_STEPS
+    return (low is None and smaller) or (high is None and larger)
 
 
 def _priced(estimate: dict[str, Any]) -> str:
