@@ -97,6 +97,16 @@ def test_seeds_come_where_it_cannot_be_told_and_the_same_command_goes_on(tmp_pat
     assert max(len(part["seeds"]) for part in added) <= MOST_SEEDS
 
 
+def test_new_seeds_follow_the_first_and_none_come_where_they_were_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.NOISE", 0.02)
+    asked = sweep(batch_sizes=(8, 16, 64), seeds=(5, 6))
+    for more in (True, False):
+        ran(asked, tmp_path / str(more), [], more_seeds=more)
+        seeds = sorted({result.config.seed for result in Store(tmp_path / str(more)).results()})
+        assert seeds == list(range(5, 5 + len(seeds)))
+        assert (len(seeds) > 2) is more
+
+
 def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
     policy = ran(sweep(), tmp_path, [], most=12)
     assert all("not all trials have run" in why for why in policy.reasons.values())

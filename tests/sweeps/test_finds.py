@@ -17,7 +17,9 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
 from analysis.estimate.suggest import suggest
+from analysis.estimate.suggest.design import MOST
 from analysis.read.results import load
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import TrialConfig
@@ -28,6 +30,7 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies.each_setting import EachSetting
 from sweeps.launching.policies.precision import Precision
 from sweeps.launching.policies.rounds import _grown, part_of
+from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -149,6 +152,45 @@ def test_what_is_added_to_a_study_joins_what_it_has() -> None:
 def test_it_begins_where_the_answer_is_expected(changes: dict[str, object], sizes: list[int]) -> None:
     (part,) = Precision(finds=True).first(sweep(WORLD).replace(seeds=(3, 8), **changes))
     assert (part["batch_sizes"], part["seeds"]) == (sizes, [3])
+
+
+def test_a_round_is_as_large_as_the_workers_that_were_heard_of_twice(tmp_path: Path) -> None:
+    train = trainer(tmp_path, WORLD.end)
+
+    def busy(part: Sweep) -> Search:
+        search = train(part)
+        search.most_running = 10
+        return search
+
+    done = to_precision(sweep(WORLD), 0.05, tmp_path, busy, finds=True, runs=60.0)
+    narrowing = [entry for entry in done.rounds if any("narrow" in part["why"] for part in entry["added"])]
+    held = [
+        {cell for part in entry["added"] for cell in itertools.product(part["batch_sizes"], part["seeds"])}
+        for entry in narrowing
+    ]
+    assert max(map(len, held)) > 2 * MOST
+
+    run = SweepRun(Search(sweep(WORLD)), Store(tmp_path), 1.0)
+    (first, _), (second, _), _ = (run.next() for _ in range(3))
+    assert run.search.most_running == 0
+    for config in (first, second, first):
+        run.heard(config, {"step": 1})
+    assert run.search.most_running == 2
+
+
+def test_the_noise_scale_is_read_only_while_there_is_a_single_batch_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bool] = []
+
+    def reading(*args: Any, noise: bool) -> list[Answer]:
+        read.append(noise)
+        return answers(*args, noise=noise)
+
+    monkeypatch.setattr("analysis.estimate.estimates.answers", reading)
+    to_precision(sweep(WORLD), 1.0, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    assert read == [True, *[False] * (len(read) - 1)]
+    assert len(read) > 2
 
 
 def test_listed_learning_rates_are_a_grid_at_every_batch_size_that_is_found(tmp_path: Path) -> None:
