@@ -38,7 +38,6 @@ added, and the trials that had finished since the previous round."""
 MOST_ROUNDS = 40
 """Largest number of rounds, whatever the answer is."""
 
-
 FIRST = 32
 """Batch size near which a sweep begins if the recipe expects none."""
 
