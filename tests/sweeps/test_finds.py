@@ -27,7 +27,8 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.each_setting import EachSetting
-from sweeps.launching.policies.precision import Precision
+from sweeps.launching.policies.equal_budgets import EqualBudgets
+from sweeps.launching.policies.precision import MOST_RUNS, Precision
 from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended
@@ -121,6 +122,12 @@ def test_a_study_has_its_own_seeds_and_learning_rates() -> None:
         *itertools.product((8,), (0, 1), (1e-3, 2e-3)),
         *itertools.product((32,), (0,), (2e-3, 4e-3, 8e-3)),
     }
+
+
+def test_a_sweep_that_finds_its_sizes_is_another_than_a_grid_and_ends_at_a_price() -> None:
+    assert (Precision(finds=True).runs, Precision().runs, Precision(runs=30.0).runs) == (MOST_RUNS, math.inf, 30.0)
+    assert Precision(finds=True).asked() != Precision().asked()
+    assert EqualBudgets(finds=True).asked() != EqualBudgets().asked()
 
 
 def test_what_is_added_to_a_study_joins_what_it_has() -> None:
