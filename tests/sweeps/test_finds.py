@@ -299,6 +299,18 @@ def test_another_precision_goes_on_from_what_is_there(one: Precision, tmp_path: 
     assert narrower.rounds[-1]["estimates"][0]["trials"] == len(Store(tmp_path).trial_ids())
 
 
+def test_rounds_that_were_decided_run_nothing_whatever_came_later(one: Precision, tmp_path: Path) -> None:
+    trainer(tmp_path, lambda config: End(250.0))(sweep(WORLD).replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,)))
+    train, yielded = trainer(tmp_path, WORLD.end), []
+
+    def watched(part: Sweep) -> Search:
+        yielded.append({("adamw", study.batch_size, seed) for study in part.studies() for seed in part.seeds_of(study)})
+        return train(part)
+
+    to_precision(sweep(WORLD), 0.6, tmp_path, watched, finds=True)
+    assert yielded[0] == asked(one, sweep(WORLD))
+
+
 def test_batch_sizes_that_are_given_later_join_what_was_found(one: Precision, tmp_path: Path) -> None:
     grid = sweep(WORLD).replace(batch_sizes=(8, 32, 128), seeds=(0, 1))
     done = to_precision(grid, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
