@@ -302,7 +302,8 @@ class Known:
         low, high = self.answer.definitions[HEADLINE].interval
         # where more runs than usual may go at once, they need not wait for what the first ones tell
         goal = GOAL if self._most <= MOST else 0.0
-        if self.goal and low and high:
+        # an interval that is narrow already, of an answer that is in doubt, is narrowed further
+        if self.goal and low and high and 2 * self.goal < math.log(high / low):
             goal = max(goal, 2 * self.goal / math.log(high / low))
         first, last = (self.answer.points[end].batch_size for end in (0, -1))
         new = [first // 2] if first == self.reached[0] and first > 1 else []
