@@ -264,7 +264,7 @@ def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster
     monkeypatch.setattr(tuning, "HOME_SECONDS", 0.0)
     monkeypatch.setattr(tuning.time, "monotonic", lambda: 0.0)
     for address, silent, fatal in (None, 300.0, True), (None, 298.0, False), ("auto", 1e6, False):
-        run: Any = SimpleNamespace(fatal=None, where={})
+        run: Any = SimpleNamespace(fatal=None, heard=lambda config, place: None)
         mine = tuning.Tuning(run, Resources(address=address))
         monkeypatch.setitem(tuning._runs, 7, mine)
         mine.silent = 1e9

@@ -45,7 +45,7 @@ def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
             key: asked[key]
             for key in (
                 "reads", "metric", "direction", "metric_unit", "example_unit", "tokens_per_example",
-                "resume", "target", "batch_sizes",
+                "resume", "target",
             )
         },
     )  # fmt: skip
