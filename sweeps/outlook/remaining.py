@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
-from sweeps.search.bracket import ALIKE
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
 from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search
 from sweeps.search.study_progress import outcome
+from sweeps.search.trial_table import ALIKE
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 
@@ -137,7 +137,7 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
         ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
-            # the same choice as in :meth:`sweeps.search.bracket.TrialTable.leader`
+            # the same choice as in :meth:`sweeps.search.trial_table.TrialTable.leader`
             nearest = min(
                 spent, key=lambda end: (round(outcome(end, search.objective).distance, ALIKE), -end.config.lr)
             )

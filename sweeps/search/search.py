@@ -27,6 +27,7 @@ from sweeps.search.lr_law import SLOPE, Expected, expected
 from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
 from sweeps.search.study_progress import StudyProgress, inner, outcomes
+from sweeps.search.trial_table import SEED_DEVIATION
 from sweeps.search.warm_start_law import expected_from
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
@@ -40,7 +41,7 @@ START = OCTAVE // 2
 rates."""
 
 
-STEEP = 3 * math.sqrt(2) * bracket.SEED_DEVIATION
+STEEP = 3 * math.sqrt(2) * SEED_DEVIATION
 """Log steps by which steps may fall faster than the batch size grows, by chance."""
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cbs.trial.record import TrialResult, TrialStatus
-from sweeps.search.bracket import Rules, Seen, TrialOutcome
+from sweeps.search.bracket import Rules
 from sweeps.search.objective import Objective
+from sweeps.search.trial_table import Seen, TrialOutcome
 from sweeps.spec.cell import StudyKey
 from sweeps.spec.spec import Sweep
 

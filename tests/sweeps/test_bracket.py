@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.search.bracket import (
-    SEED_DEVIATION,
-    SEED_WEIGHT,
     Rules,
-    TrialOutcome,
-    TrialTable,
     bracketed,
     expected_loss,
     needed,
@@ -24,6 +20,7 @@ from sweeps.search.bracket import (
 )
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.lr_law import SLOPE, SLOPE_DEVIATION, Expected, expected
+from sweeps.search.trial_table import SEED_DEVIATION, SEED_WEIGHT, TrialOutcome, TrialTable
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()
