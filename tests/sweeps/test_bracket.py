@@ -183,6 +183,15 @@ def test_a_side_that_is_worse_by_less_than_the_noise_does_not_close_a_bracket() 
     assert not bracketed(reached(m1=400, z=278, p1=285), [0], LATTICE, RULES)
 
 
+def test_four_seeds_close_what_one_leaves_open() -> None:
+    one = reached(m1=400, z=278, p1=292)
+    four = one | {
+        (lr, seed): TrialOutcome(cost, 0.0) for seed in (1, 2, 3) for lr, cost in ((4e-3, 278.0), (8e-3, 292.0))
+    }
+    for seen, seeds, asked in ((one, [0], True), (four, range(4), False)):
+        assert any(ask.lr == 16e-3 for ask in needed(seen, seeds, LATTICE, RULES)) == asked
+
+
 def test_other_batch_sizes_close_what_the_noise_leaves_open_where_they_are_sure() -> None:
     seen = reached(m1=400, z=278, p1=285)
     for place, deviation, asked in ((4e-3, 0.2, False), (4e-3, 0.6, True), (8e-3, 0.2, True)):

@@ -442,6 +442,14 @@ def test_the_choice_meets_its_goal_or_stops_at_the_most() -> None:
     assert len(found.most_for_its_cost(following, goal=0.99)) < len(chosen)
 
 
+def test_an_answer_that_is_narrow_already_can_be_narrowed_further(tmp_path: Path) -> None:
+    """As a verdict other than its width may ask for it."""
+    healthy(tmp_path, seeds=2)
+    found = suggest(answer(tmp_path), goal=5.0)
+    assert found is not None
+    assert "narrow the interval most per example" in found.reasons[0]
+
+
 def test_a_new_batch_size_is_dearer_by_its_search() -> None:
     found = design()
     known, unknown = found.cost([(32, 3)]), found.cost([(48, 3)])
