@@ -62,6 +62,7 @@ from sweeps.search.forecast import End, Played, play
 from sweeps.search.forecast import ended as finished
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.axes import pooled
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
@@ -170,19 +171,24 @@ class World:
         )
 
 
-def answer_of(sweep: Sweep, results: Sequence[TrialResult], resamples: int = 1000) -> Answer:
-    """What an analysis of the trials says."""
+def answer_of(
+    sweep: Sweep, results: Sequence[TrialResult], resamples: int = 1000, options: Sequence[str] = ()
+) -> Answer:
+    """What an analysis of the trials of one optimizer says; ``options`` are those that may differ between trials."""
+    choice, target = sweep.optimizers[0], sweep.target
+    assert target is not None
     group = Group(
-        sweep="simulated", folder=Path(), workload="simulated", optimizer="adamw", choice=sweep.optimizers[0],
-        workload_options={}, parameters=None, target=TARGET, stops_at_target=True, prune_factor=sweep.prune_factor,
+        sweep="simulated", folder=Path(), workload="simulated", optimizer=choice.name, choice=pooled(sweep, choice),
+        workload_options={}, parameters=None, target=target, stops_at_target=True, prune_factor=sweep.prune_factor,
         example_unit="example", tokens_per_example=None, metric_unit="nats", manifest={"axes": {"lrs": None}},
+        tuned=tuple(sweep.tuned.get(choice.name, ())),
     )  # fmt: skip
     table = pd.DataFrame(
         {
             "batch_size": result.config.batch_size,
             "lr": result.config.lr,
             "seed": result.config.seed,
-            "tuned": "",
+            "tuned": ", ".join(f"{name}={result.config.optimizer.options[name]}" for name in options),
             "status": str(result.status),
             "final_step": result.final_step,
             "steps": math.nan if result.steps_to_target is None else result.steps_to_target,
@@ -190,8 +196,8 @@ def answer_of(sweep: Sweep, results: Sequence[TrialResult], resamples: int = 100
         for result in results
     )
     parts = [(int(size), part) for size, part in table.groupby("batch_size")]
-    studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
-    reading = Reading(target=TARGET, studies=studies, not_reached="")
+    studies = [one_study(group, size, part, target, part["steps"].to_numpy()) for size, part in parts]
+    reading = Reading(target=target, studies=studies, not_reached="")
     return next(estimates(group, [reading], AnalysisConfig(resamples=resamples)))
 
 

@@ -321,31 +321,32 @@ class Search:
         course.level = math.log(min(costs)) if costs else None
         for other in self._courses.values():
             waited = not other.started and course.study in other.inner
-            if waited or (other.started and self._larger(other.study) == course.study):
+            if waited or (other.started and self._larger(other) is course):
                 self._advance(other)
 
-    def _larger(self, study: StudyKey) -> StudyKey | None:
-        """Return the study of the next larger batch size of the same optimizer."""
-        mine = [each for each in self.sweep.studies() if each.optimizer == study.optimizer]
-        return next((each for each in mine if each.batch_size > study.batch_size), None)
+    def _larger(self, course: StudyProgress) -> StudyProgress | None:
+        """Return the course of the next larger batch size of the same optimizer."""
+        size, optimizer = course.study.batch_size, course.study.optimizer
+        mine = (other for other in self._courses.values() if other.study.optimizer == optimizer)
+        return next((other for other in mine if other.study.batch_size > size), None)
 
     def _doubted(self, course: StudyProgress) -> list[TrialRequest]:
         """Request the learning rate that the next larger batch size suggests, if the steps fall and the best learning
         rate rises to it by more than the batch size grows; asked once a study needs nothing else."""
-        larger = self._larger(course.study)
-        beside = None if larger is None else self._courses[larger]
-        if larger is None or beside is None or self.objective.judged is None:
+        larger = self._larger(course)
+        if larger is None or self.objective.judged is None or course.optimum is None or larger.optimum is None:
             return []
-        if course.level is None or beside.level is None or beside.optimum is None or course.optimum is None:
+        if course.level is None or larger.level is None:
             return []
-        ratio = math.log(larger.batch_size / course.study.batch_size)
-        fall, lattice = course.level - beside.level, self._lattices[course.study.optimizer]
-        position = lattice.nearest(beside.optimum[0] - SLOPE * ratio, START)
+        ratio = math.log(larger.study.batch_size / course.study.batch_size)
+        fall, rise = course.level - larger.level, larger.optimum[0] - course.optimum[0]
+        lattice = self._lattices[course.study.optimizer]
+        position = lattice.nearest(larger.optimum[0] - SLOPE * ratio, START)
         tried = any(abs(lattice.position(lr) - position) < START for lr, _ in course.seen)
-        rise = beside.optimum[0] - course.optimum[0]
         if fall - ratio < STEEP or rise < ratio or tried or abs(position) > FARTHEST:
             return []
-        why = f"{math.exp(fall):.2g} times as many steps as at {larger.batch_size}: the learning rate looks wrong"
+        size = larger.study.batch_size
+        why = f"{math.exp(fall):.2g} times as many steps as at {size}: the learning rate looks wrong"
         return [TrialRequest(lattice.lr(position), self.sweep.seeds_of(course.study)[0], why)]
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:

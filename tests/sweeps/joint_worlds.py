@@ -12,23 +12,15 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from analysis.config import AnalysisConfig
-from analysis.estimate.estimates import Reading, estimates
-from analysis.estimate.result import Answer
-from analysis.estimate.studies import one_study
-from analysis.read.groups import Group
+from benchmarks.answers import answer_of
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec.axes import pooled, with_axes
+from sweeps.spec.axes import with_axes
 from sweeps.spec.spec import Sweep
 
 MOMENTA = (0.8, 0.9, 0.95, 0.98)
@@ -79,37 +71,11 @@ def sweep(momenta: Sequence[float] = MOMENTA, seeds: int = 3) -> Sweep:
     return with_axes(base, [f"momentum={','.join(map(str, momenta))}"])
 
 
-def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> Answer:
-    """What an analysis of the trials says."""
-    choice = asked.optimizers[0]
-    group = Group(
-        sweep="simulated", folder=Path(), workload="simulated", optimizer="sgd", choice=pooled(asked, choice),
-        workload_options={}, parameters=None, target=TARGET, stops_at_target=True, prune_factor=asked.prune_factor,
-        example_unit="example", tokens_per_example=None, metric_unit="nats", tuned=tuple(asked.tuned.get("sgd", ())),
-    )  # fmt: skip
-    table = pd.DataFrame(
-        {
-            "batch_size": result.config.batch_size,
-            "lr": result.config.lr,
-            "seed": result.config.seed,
-            "tuned": f"momentum={result.config.optimizer.options['momentum']}",
-            "status": str(result.status),
-            "final_step": result.final_step,
-            "steps": math.nan if result.steps_to_target is None else result.steps_to_target,
-        }
-        for result in results
-    )
-    parts = [(int(size), part) for size, part in table.groupby("batch_size")]
-    studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
-    reading = Reading(target=TARGET, studies=studies, not_reached="")
-    return next(estimates(group, [reading], AnalysisConfig(resamples=resamples)))
-
-
 def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300) -> dict[str, Any]:
     """One sweep and its analysis."""
     asked = sweep(momenta)
     played = play(Search(asked), world.end, workers=2)
-    answer = analysed(asked, played.results, resamples)
+    answer = answer_of(asked, played.results, resamples, ("momentum",))
     low, high = answer.interval
     right = [point.tuned == f"momentum={MOMENTA[world.best_momentum(point.batch_size)]}" for point in answer.points]
     return {

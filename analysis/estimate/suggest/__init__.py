@@ -153,6 +153,14 @@ def suggest(
     )
 
 
+def with_more(seeds: Sequence[int], least: int, allowed: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return seeds with new ones added up to ``least``, all larger than the first, on which learning rates are
+    searched; of ``allowed`` ones only, if these are given."""
+    numbers: Iterable[int] = itertools.count(seeds[0]) if allowed is None else allowed
+    new = (number for number in numbers if number not in seeds)
+    return tuple(sorted([*seeds, *itertools.islice(new, max(0, least - len(seeds)))]))
+
+
 class Known:
     """What has run for an answer.
 
@@ -186,11 +194,8 @@ class Known:
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
 
     def seeds_up_to(self, least: int) -> tuple[int, ...]:
-        """Return the existing seeds, with new ones added up to ``least``, as far as these may be used; all are larger
-        than the first, on which learning rates are searched."""
-        numbers: Iterable[int] = itertools.count(self.seeds[0]) if self._allowed is None else self._allowed
-        new = (number for number in numbers if number not in self.seeds)
-        return tuple(sorted([*self.seeds, *itertools.islice(new, max(0, least - len(self.seeds)))]))
+        """Return the existing seeds, with new ones added up to ``least``, as far as these may be used."""
+        return with_more(self.seeds, least, self._allowed)
 
     def rates(self, sizes: Sequence[int]) -> tuple[float, ...] | None:
         """Return the learning rates for the command: those tried at the batch sizes, and those beyond an edge; ``None``
@@ -280,8 +285,9 @@ class Known:
             noise = self.answer.noise_scale.value  # of the order of the critical batch size
             if noise is None:
                 return smaller, larger
-            far = [APART**2 * size for size in (last.batch_size,) if larger and noise > APART**2 * size]
-            return (smaller, []) if noise < first.batch_size else ([], far or larger)
+            if larger and noise > APART**2 * last.batch_size:
+                larger = [APART**2 * last.batch_size]
+            return (smaller, []) if noise < first.batch_size else ([], larger)
         if max(below, above) <= OPEN:
             return [], []
         return (smaller, []) if below > above else ([], larger)

@@ -131,12 +131,11 @@ class Design:
             for size, seeds in following.items():
                 if taken[size] < len(seeds):
                     cells = [*chosen, (size, seeds[taken[size]])]
-                    cost = self.cost(cells)
-                    options[size] = math.log(now / max(self.width(cells), 1e-9)) / (cost - spent), cells, cost
+                    cost, width = self.cost(cells), self.width(cells)
+                    options[size] = math.log(now / max(width, 1e-9)) / (cost - spent), cells, cost, width
             if not options:
                 break
             best = max(options, key=lambda size: options[size][0])
-            _, chosen, spent = options[best]
+            _, chosen, spent, now = options[best]
             taken[best] += 1
-            now = self.width(chosen)
         return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +35,6 @@ class EqualBudgets(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
-    flag = "--precision"
-
     def __init__(self, goal: float | None = None, finds: bool = False, more_seeds: bool = True) -> None:
         super().__init__(goal)
         self.finds, self.more_seeds = finds, more_seeds
@@ -62,7 +59,7 @@ class EqualBudgets(Rounds):
                 f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
             )
         if sweep.exhaustive or "batch_schedules" in sweep.axes():
-            asked = "a sweep of budgets that finds its batch sizes" if self.finds else self.flag
+            asked = "a sweep of budgets that finds its batch sizes" if self.finds else "--precision"
             other = ", or give --batch-sizes" if self.finds else ""
             raise ConfigError(f"{asked} searches learning rates: leave out --lrs, --lr-rule and --schedule{other}")
 
@@ -107,6 +104,7 @@ class EqualBudgets(Rounds):
     def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
         """Return the trials that one optimizer needs at one budget: the first kind that is missing."""
         from analysis.estimate.margin import Standing
+        from analysis.estimate.suggest import with_more
 
         sizes = answer.sizes
         first, last = sizes[0], sizes[-1]
@@ -135,8 +133,7 @@ class EqualBudgets(Rounds):
         if count <= held:
             return None
         tested = sorted({*(size.batch_size for size in asked), *([round(best)] if best else [])})
-        new = (seed for seed in itertools.count(sweep.seeds[0]) if seed not in sweep.seeds)
-        seeds = (*sweep.seeds, *itertools.islice(new, max(0, count - len(sweep.seeds))))[:count]
+        seeds = with_more(sweep.seeds, count)[:count]
         return WantedTrials(
             batch_sizes=tuple(size for size in tested if any(each.batch_size == size for each in sizes)),
             seeds=tuple(sorted(seeds)),

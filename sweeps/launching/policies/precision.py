@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from sweeps.launching.policies.base import SweepReport, Sweeps
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
-from sweeps.search.search import Search
 from sweeps.spec.axes import pooled
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
@@ -26,9 +26,6 @@ from sweeps.spec.spec import Sweep
 if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
-
-USUAL = 0.2
-"""Half-width that a sweep without batch sizes goes to."""
 
 MOST_RUNS = 100.0
 """Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
@@ -49,10 +46,12 @@ class Precision(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
-    flag = "--precision"
-
     def __init__(
-        self, goal: float = USUAL, runs: float | None = None, finds: bool = False, more_seeds: bool = True
+        self,
+        goal: float = Sweep.usual_precision,
+        runs: float | None = None,
+        finds: bool = False,
+        more_seeds: bool = True,
     ) -> None:
         super().__init__(goal)
         self.runs = runs if runs is not None else MOST_RUNS if finds else math.inf
@@ -70,10 +69,10 @@ class Precision(Rounds):
         if not self.runs > 0:
             raise ConfigError(f"--max-runs must be above 0, got {self.runs:g}")
         if sweep.budgets:
-            raise ConfigError(f"{self.flag} is about the critical batch size, which needs a target: leave out --budget")
+            raise ConfigError("--precision is about the critical batch size, which needs a target: leave out --budget")
         if "batch_schedules" in sweep.axes():
             raise ConfigError(
-                f"{self.flag} is about the critical batch size, which needs constant ones: leave out --schedule"
+                "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
             )
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
@@ -92,8 +91,10 @@ class Precision(Rounds):
         # enough for twice the workers that were busy, so that a cluster is filled after a few rounds
         most = max(MOST, 2 * max((search.most_running for search in self.searches), default=0))
         answers, as_run = self.look(sweep, folder), _as_run()
-        stored = [result for result in Store(folder).results() if result.status.final]
-        prices = {text: price(answer, self.searches, text, stored) for text, answer in answers.items()}
+        # those of earlier commands in the folder count, too: the answer is theirs as well
+        stored = (result for result in Store(folder).results() if result.status.final)
+        ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
+        prices = {text: paid(answer, ran.values(), text) for text, answer in answers.items()}
         judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
         for text, label in sweep.labels.items():
             answer = answers.get(text)
@@ -149,22 +150,12 @@ class Precision(Rounds):
         return f"{estimate['optimizer']}: B_crit {known}{width}"
 
 
-def price(
-    answer: Answer, searches: Sequence[Search], optimizer: str, stored: Iterable[TrialResult] = ()
-) -> dict[str, Any]:
-    """Return what the trials of an optimizer took, those of earlier commands (``stored``) included, since the answer is
-    theirs, too: trials, examples, and these in runs at the critical batch size."""
-    ran = {trial.trial_id: trial.final_examples for trial in stored if Cell.of(trial.config).optimizer == optimizer}
-    ran |= {
-        trial.trial_id: trial.final_examples
-        for search in searches
-        for study in search.sweep.studies()
-        if study.optimizer == optimizer
-        for seed in search.sweep.seeds_of(study)
-        for trial in search.results[Cell(optimizer, study.batch_size, seed)].values()
-    }
-    examples, known = sum(ran.values()), answer.draws is not None and _critical(answer) is not None
-    return {"trials": len(ran), "examples": examples, "runs": examples / _one_run(answer) if known else None}
+def paid(answer: Answer, trials: Iterable[TrialResult], optimizer: str) -> dict[str, Any]:
+    """Return what those of the trials took that are an optimizer's: trials, examples, and these in runs at the critical
+    batch size."""
+    mine = [trial.final_examples for trial in trials if Cell.of(trial.config).optimizer == optimizer]
+    examples, known = sum(mine), answer.draws is not None and _critical(answer) is not None
+    return {"trials": len(mine), "examples": examples, "runs": examples / _one_run(answer) if known else None}
 
 
 def _critical(answer: Answer) -> float | None:
@@ -206,7 +197,7 @@ def _as_run() -> set[Verdict]:
     return {Verdict.OK, *doubts, Verdict.FAR_SEED, Verdict.TOO_WIDE}
 
 
-def _estimate(sweep: Sweep, text: str, answer: Answer, paid: dict[str, Any]) -> dict[str, Any]:
+def _estimate(sweep: Sweep, text: str, answer: Answer, price: dict[str, Any]) -> dict[str, Any]:
     width = half_width(answer.interval)
     return {
         "optimizer": sweep.labels[text],
@@ -214,5 +205,5 @@ def _estimate(sweep: Sweep, text: str, answer: Answer, paid: dict[str, Any]) -> 
         "interval": list(answer.interval),
         "half_width": width if math.isfinite(width) else None,
         "verdict": str(answer.verdict),
-        **paid,
+        **price,
     }

@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from cbs.errors import ResultsError, reason
 from cbs.files import atomic_file
@@ -90,13 +90,10 @@ class Rounds(Policy):
             requested.
 
     Attributes:
-        flag: the option that selects the policy.
         searches: what ran last: one search for every part of the sweep, with all that was added.
         rounds: one entry per analysis, as plain JSON values.
         reasons: why the sweep ended although the answer is not good enough, by optimizer.
     """
-
-    flag: ClassVar[str]
 
     def __init__(self, goal: float | None) -> None:
         self.goal = goal
@@ -272,14 +269,11 @@ def part_of(
     optimizers: Iterable[str],
     batch_sizes: Sequence[int],
     seeds: Sequence[int],
-    lrs: Sequence[float] | None = None,
-    why: str = "",
+    lrs: Sequence[float] | None,
 ) -> dict[str, Any]:
     """Return an entry of a round as plain JSON values: every combination of these optimizers, batch sizes, seeds."""
-    texts = list(optimizers)
-    wanted = WantedTrials(
-        batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=None if lrs is None else tuple(lrs), why=why
-    )
+    texts, rates = list(optimizers), None if lrs is None else tuple(lrs)
+    wanted = WantedTrials(batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=rates, why="")
     return {"optimizers": texts, "labels": [sweep.labels[text] for text in texts], **wanted.to_json()}
 
 
