@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -80,7 +81,11 @@ def estimates(group: Group, readings: Sequence[Reading], config: AnalysisConfig)
             )
             for name, definition in wanted.items()
         }
-        points = tuple(point(study) for study in reading.studies)
+        believed = itertools.repeat(False) if drawn is None else drawn.believed
+        points = tuple(
+            replace(summary, at_grid_edge=False) if known else summary
+            for summary, known in zip(map(point, reading.studies), believed, strict=False)
+        )
         beyond = config.definition if definitions[config.definition].remark.startswith(EXTRAPOLATED) else ""
         doubts = Doubts() if drawn is None else doubts_of(drawn, definitions[HEADLINE].interval, beyond)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)

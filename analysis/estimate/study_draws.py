@@ -53,6 +53,8 @@ class Drawn:
 
     Attributes:
         draws: the draws.
+        believed: whether other batch sizes say where the best learning rate lies that is at an edge of the grid, by
+            study, see :class:`analysis.estimate.best_rate.AtBest`.
         hyperbola: likewise if the exponent is 1 and nothing departs from the hyperbola.
         far: seeds far from the others.
         moved_by_prior: by how much ln of the headline moves if all priors are half or twice as wide, whichever is more.
@@ -60,6 +62,7 @@ class Drawn:
     """
 
     draws: Draws
+    believed: tuple[bool, ...]
     hyperbola: Draws
     far: tuple[FarSeed, ...]
     moved_by_prior: float
@@ -90,6 +93,7 @@ def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "
     warm = _without_warmup(found, studies)
     return Drawn(
         draws=draws,
+        believed=tuple(each.believed for each in found),
         hyperbola=draw(sizes, found, config.resamples, config.seed, StepsPrior(hyperbola=True)),
         far=tuple(FarSeed(sizes[at], int(studies[at].seeds[column]), factor) for at, (column, factor) in far.items()),
         moved_by_prior=max(moved(found, StepsPrior(scale=scale)) for scale in (0.5, 2.0)),

@@ -16,11 +16,11 @@ import random
 from collections.abc import Callable, Iterable
 
 from cbs.trial.config import TrialConfig
+from cbs.trial.lr_law import SLOPE
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
-from sweeps.search.lr_law import SLOPE
 from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search
 from sweeps.search.study_progress import outcome

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cbs.trial.lr_choice import cliff, vertex
+from cbs.trial.lr_law import Expected
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
-from sweeps.search.lr_law import Expected
 from sweeps.search.objective import Objective, StepsToTarget
 from sweeps.search.trial_table import Seen, TrialTable
 
@@ -51,6 +51,12 @@ WINDOW = OCTAVE // 4
 target: if the steps keep falling up to the limit of stability, the learning rates that reach the target within the
 budget may span less than a factor of 2."""
 
+CURVATURE = 0.2
+"""By how much ln of the steps usually rises per squared distance in ln lr from the best learning rate."""
+
+VAGUE = 0.5
+"""Standard deviation of that, as a share of it."""
+
 MISSED = 1.0
 """Expected loss that is accepted without another seed, in standard errors of the mean over all seeds."""
 
@@ -77,6 +83,7 @@ class Rules:
         prune_factor: pruning factor of the sweep.
         objective: describes costs in words.
         expected: where other batch sizes put the best learning rate; ``None`` if none was searched before.
+        believes: whether that may do in place of learning rates on either side.
     """
 
     resolution: float = 1.04
@@ -85,6 +92,15 @@ class Rules:
     prune_factor: float | None = 1.3
     objective: Objective = field(default_factory=StepsToTarget)
     expected: Expected | None = None
+    believes: bool = False
+
+    def believed(self, log_lr: float, known: Expected | None, deviation: float, seeds: int) -> bool:
+        """Return whether a learning rate is as good as the best one by what is ``known`` of it: whether it is slower by
+        no more than the noise of the mean over the seeds, given the standard deviation of one trial."""
+        if not self.believes or known is None:
+            return False
+        away = known.deviation**2 + (known.log_lr - log_lr) ** 2
+        return CURVATURE * away <= max(self.loss, MISSED * deviation / math.sqrt(seeds))
 
     @property
     def finest(self) -> int:
@@ -129,6 +145,8 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     best = table.best
     if best is None:
         return math.log(table.lrs[table.leader()]), 1.0
+    if (told := two_rates(table)) is not None and len(table.lrs) == 2:
+        return told.log_lr, told.deviation**2
     at = math.log(table.lrs[best])
     if best in (0, len(table.lrs) - 1):
         return at, 1.0
@@ -144,9 +162,14 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
 def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Request a trial beyond the leader if the leader is the lowest or the highest learning rate tried."""
     leader, last = table.leader(), len(table.lrs) - 1
-    asks = []
+    asks: list[TrialRequest] = []
+    here, known = math.log(table.lrs[leader]), _known(table, rules)
+    if table.best is not None and rules.believed(here, known, table.seed_deviation(), len(seeds)):
+        return asks
+    # of a single learning rate the side on which other batch sizes put the best one tells most
+    only = 0 if known is None or not rules.believes or last else (1 if known.log_lr >= here else -1)
     for side, at_end in ((-1, leader == 0), (1, leader == last)):
-        if not at_end:
+        if not at_end or side == -only:
             continue
         here = table.at[leader]
         octaves = 1 if last == 0 else _stride(table, leader, leader - side)
@@ -160,6 +183,28 @@ def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: 
                 )
             )
     return asks
+
+
+def two_rates(table: TrialTable) -> Expected | None:
+    """Return where two learning rates that reached the target put the best one, by how far apart their steps are;
+    ``None`` for another number of them."""
+    if table.best is None or len(rows := np.flatnonzero(np.isfinite(rises := table.rises(table.best)))) != 2:
+        return None
+    low, high = rows
+    apart, deviation = math.log(table.lrs[high] / table.lrs[low]), table.seed_deviation()
+    away = float(rises[low] - rises[high]) / (2 * CURVATURE * apart)
+    middle = math.log(table.lrs[high] * table.lrs[low]) / 2
+    return Expected(middle + away, math.hypot(deviation / (math.sqrt(2) * CURVATURE * apart), VAGUE * away))
+
+
+def _known(table: TrialTable, rules: Rules) -> Expected | None:
+    """Return what other batch sizes and two learning rates here say of the best one; ``None`` without others."""
+    told, seen = rules.expected, two_rates(table)
+    if told is None or seen is None:
+        return told
+    weights = told.deviation**-2, seen.deviation**-2
+    mean = (weights[0] * told.log_lr + weights[1] * seen.log_lr) / sum(weights)
+    return Expected(mean, sum(weights) ** -0.5)
 
 
 def _stride(table: TrialTable, leader: int, inside: int) -> int:

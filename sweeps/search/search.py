@@ -1,7 +1,7 @@
 """The learning-rate search of a whole sweep: which trials are needed, and in which order they run.
 
 Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default; every other
-one around the learning rate that :mod:`sweeps.search.lr_law` predicts from the studies before it. Which trials a study
+one around the learning rate that :mod:`cbs.trial.lr_law` predicts from the studies before it. Which trials a study
 needs follows from its finished trials alone (:mod:`sweeps.search.bracket`), and it is asked again only when all trials
 it asked for have finished. The trials of a sweep therefore depend neither on the order in which they end nor on where a
 sweep was interrupted: stored trials are replayed in the same order.
@@ -19,14 +19,14 @@ import numpy as np
 
 from cbs.trial.config import TrialConfig
 from cbs.trial.lr_choice import best_lr, censored
+from cbs.trial.lr_law import Expected, expected
 from cbs.trial.record import TrialResult
 from sweeps.search import bracket
 from sweeps.search.bracket import Rules, TrialRequest
-from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice, middle
-from sweeps.search.lr_law import SLOPE, Expected, expected
+from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
-from sweeps.search.study_progress import StudyProgress, inner, outcomes
+from sweeps.search.study_progress import START, StudyProgress, doubted, inner, outcomes
 from sweeps.search.trial_table import SEED_DEVIATION
 from sweeps.search.warm_start_law import expected_from
 from sweeps.spec.cell import Cell, StudyKey
@@ -35,14 +35,6 @@ from sweeps.spec.spec import Sweep
 
 FIRST = 3
 """Number of trials with which every study begins."""
-
-START = OCTAVE // 2
-"""Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
-rates."""
-
-
-STEEP = 3 * math.sqrt(2) * SEED_DEVIATION
-"""Log steps by which steps may fall faster than the batch size grows, by chance."""
 
 
 class Search:
@@ -281,9 +273,14 @@ class Search:
             why = f"{self._sources(course)} predict {math.exp(law.log_lr):.3g} within a factor of "
             why += f"{math.exp(law.deviation):.2g}"
         beside = "a factor of 2 on either side of the expected best"
+        here = math.log(lattice.lr(position))
+        sides: tuple[int, ...] = (1, -1)
+        if law is not None and rules.believes:
+            alone = rules.believed(here, law, SEED_DEVIATION, len(seeds))
+            sides = () if alone else (1,) if law.log_lr >= here else (-1,)
         return [
             TrialRequest(lattice.lr(position), first, why),
-            *(TrialRequest(lattice.lr(position + side * OCTAVE), first, beside) for side in (1, -1)),
+            *(TrialRequest(lattice.lr(position + side * OCTAVE), first, beside) for side in sides),
         ]
 
     def _law(self, course: StudyProgress) -> Expected | None:
@@ -316,7 +313,9 @@ class Search:
         mine = outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
         if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
             return
-        course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, rules)
+        course.settled = True
+        # what other batch sizes said is no evidence of its own
+        course.optimum = bracket.optimum(mine, first, lattice, rules) if len(mine) > 1 else None
         costs = [end.cost for end in mine.values() if math.isfinite(end.cost)]
         course.level = math.log(min(costs)) if costs else None
         for other in self._courses.values():
@@ -331,23 +330,10 @@ class Search:
         return next((other for other in mine if other.study.batch_size > size), None)
 
     def _doubted(self, course: StudyProgress) -> list[TrialRequest]:
-        """Request the learning rate that the next larger batch size suggests, if the steps fall and the best learning
-        rate rises to it by more than the batch size grows; asked once a study needs nothing else."""
         larger = self._larger(course)
-        if larger is None or self.objective.judged is None or course.optimum is None or larger.optimum is None:
+        if larger is None or self.objective.judged is None:
             return []
-        if course.level is None or larger.level is None:
-            return []
-        ratio = math.log(larger.study.batch_size / course.study.batch_size)
-        fall, rise = course.level - larger.level, larger.optimum[0] - course.optimum[0]
-        lattice = self._lattices[course.study.optimizer]
-        position = lattice.nearest(larger.optimum[0] - SLOPE * ratio, START)
-        tried = any(abs(lattice.position(lr) - position) < START for lr, _ in course.seen)
-        if fall - ratio < STEEP or rise < ratio or tried or abs(position) > FARTHEST:
-            return []
-        size = larger.study.batch_size
-        why = f"{math.exp(fall):.2g} times as many steps as at {size}: the learning rate looks wrong"
-        return [TrialRequest(lattice.lr(position), self.sweep.seeds_of(course.study)[0], why)]
+        return doubted(course, larger, self._lattices[course.study.optimizer], self.sweep.seeds_of(course.study)[0])
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
@@ -355,7 +341,15 @@ class Search:
     def _rules(self, course: StudyProgress) -> Rules:
         """Return the rules of a study, with the unit of costs taken from its first trials."""
         first = [course.seen[place] for place in itertools.islice(course.why, FIRST) if place in course.seen]
-        return replace(self.rules, objective=self.objective.scaled(first), expected=self._law(course))
+        believes = self.sweep.believes(course.study) and not self._too_slow(course)
+        return replace(
+            self.rules, objective=self.objective.scaled(first), expected=self._law(course), believes=believes
+        )
+
+    def _too_slow(self, course: StudyProgress) -> bool:
+        """Return whether the first seed took more steps than other batch sizes allow at the best learning rate."""
+        cell = Cell(course.study.optimizer, course.study.batch_size, self.sweep.seeds_of(course.study)[0])
+        return self._steps.get(cell, 0.0) > self._most_steps(cell)
 
     def _put(self, cell: Cell, lr: float) -> None:
         if cell not in self._waiting:

@@ -6,12 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cbs.trial.lr_law import SLOPE
 from cbs.trial.record import TrialResult, TrialStatus
-from sweeps.search.bracket import Rules
+from sweeps.search.bracket import Rules, TrialRequest
+from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective
-from sweeps.search.trial_table import Seen, TrialOutcome
+from sweeps.search.trial_table import SEED_DEVIATION, Seen, TrialOutcome
 from sweeps.spec.cell import StudyKey
 from sweeps.spec.spec import Sweep
+
+START = OCTAVE // 2
+"""Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
+rates."""
+
+STEEP = 3 * math.sqrt(2) * SEED_DEVIATION
+"""Log steps by which steps may fall faster than the batch size grows, by chance."""
 
 
 @dataclass
@@ -52,6 +61,22 @@ def inner(study: StudyKey, sweep: Sweep) -> list[StudyKey]:
     return [each for each in mine if sweep.stage_of(each) < stage] + [
         each for place, each in enumerate(together) if abs(place - centre) < away
     ]
+
+
+def doubted(course: StudyProgress, larger: StudyProgress, lattice: Lattice, seed: int) -> list[TrialRequest]:
+    """Request the learning rate that the next larger batch size suggests, if the steps fall and the best learning rate
+    rises to it by more than the batch size grows; asked once a study needs nothing else."""
+    if course.optimum is None or larger.optimum is None or course.level is None or larger.level is None:
+        return []
+    ratio = math.log(larger.study.batch_size / course.study.batch_size)
+    fall, rise = course.level - larger.level, larger.optimum[0] - course.optimum[0]
+    position = lattice.nearest(larger.optimum[0] - SLOPE * ratio, START)
+    tried = any(abs(lattice.position(lr) - position) < START for lr, _ in course.seen)
+    if fall - ratio < STEEP or rise < ratio or tried or abs(position) > FARTHEST:
+        return []
+    size = larger.study.batch_size
+    why = f"{math.exp(fall):.2g} times as many steps as at {size}: the learning rate looks wrong"
+    return [TrialRequest(lattice.lr(position), seed, why)]
 
 
 def outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) -> Seen:

@@ -2,7 +2,7 @@ r"""Predict the best learning rate from results of another sweep, and from the s
 
 .. math:: \ln\eta(B) = \ln\eta_{there}(B) + d(B)
 
-:math:`\eta_{there}` is the line of :mod:`sweeps.search.lr_law` through the optima of the other sweep. Before any trial
+:math:`\eta_{there}` is the line of :mod:`cbs.trial.lr_law` through the optima of the other sweep. Before any trial
 has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a prior
 slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or target
 that shifts all learning rates alike therefore costs one search only, and the sweep's own optima take over as they
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeps.search.lr_law import Expected, expected
+from cbs.trial.lr_law import Expected, expected
 from sweeps.spec.prior import Prior
 
 MOVED = math.log(2.0)

@@ -54,9 +54,11 @@ class StagedStudy:
         stage: number of the stage in which it was first asked for; searches of earlier stages tell where to start.
         seeds: its seeds, increasing.
         lrs: its learning rates if it is not searched; ``None`` for those of the sweep.
+        bracket: whether its best learning rate is to lie between worse ones, whatever other batch sizes say of it.
     """
 
     study: StudyKey
     stage: int
     seeds: tuple[int, ...]
     lrs: tuple[float, ...] | None = None
+    bracket: bool = False

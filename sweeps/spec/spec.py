@@ -314,6 +314,11 @@ class Sweep:
         """Return the seeds of a study, increasing."""
         return self._plans[study].seeds
 
+    def believes(self, study: StudyKey) -> bool:
+        """Return whether other batch sizes may say where the best learning rate of a study lies: only if an analysis
+        follows that doubts it where needed."""
+        return bool(self.staged) and not self._plans[study].bracket and not self.budgets
+
     def stage_of(self, study: StudyKey) -> int:
         """Return the stage in which a study was first asked for."""
         return self._plans[study].stage

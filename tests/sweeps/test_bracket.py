@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cbs.trial.lr_law import SLOPE, SLOPE_DEVIATION, Expected, expected
 from sweeps.search.bracket import (
+    CURVATURE,
     Rules,
     bracketed,
     expected_loss,
     needed,
     optimum,
     possible_gains,
+    two_rates,
 )
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
-from sweeps.search.lr_law import SLOPE, SLOPE_DEVIATION, Expected, expected
 from sweeps.search.trial_table import SEED_DEVIATION, SEED_WEIGHT, TrialOutcome, TrialTable
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -241,3 +243,43 @@ def test_one_seed_makes_a_learning_rate_finer_beside_a_cliff_and_not_beside_a_sl
     seen = reached(m1=below, z=100) | {(LATTICE.lr(OCTAVE), 0): TrialOutcome(math.nan, distance)}
     asks = needed(seen, (0, 1, 2), LATTICE, RULES)
     assert [ask.seed for ask in asks] == ([0] if finer else [1, 2])
+
+
+def told(place: float, deviation: float) -> Rules:
+    return replace(RULES, expected=Expected(math.log(place), deviation), believes=True)
+
+
+def test_other_batch_sizes_are_believed_where_they_are_sure_enough_for_so_many_seeds() -> None:
+    """.2 times the squared distance in ln lr may be as much as the noise of the mean, .05 of one seed."""
+    alone = reached(z=278)
+    assert needed(alone, [0], LATTICE, told(4e-3, 0.45)) == []
+    assert [(ask.lr, ask.seed) for ask in needed(alone, [0, 1], LATTICE, told(4e-3, 0.4))] == [(4e-3, 1)]
+    for seeds, rules in (([0], told(4e-3, 0.6)), (range(4), told(4e-3, 0.45)), ([0], told(7e-3, 0.4))):
+        assert {ask.seed for ask in needed(alone, seeds, LATTICE, rules)} == {0}
+        assert all(ask.lr != 4e-3 for ask in needed(alone, seeds, LATTICE, rules))
+    # a grid asks for worse ones on both sides, whatever others say
+    both = needed(alone, [0], LATTICE, replace(told(4e-3, 0.1), believes=False))
+    assert sorted(ask.lr for ask in both) == [2e-3, 8e-3]
+
+
+@pytest.mark.parametrize(("place", "asked"), [(4.1e-3, 8e-3), (3.9e-3, 2e-3)])
+def test_of_a_single_learning_rate_the_likelier_side_is_tried_alone(place: float, asked: float) -> None:
+    assert [ask.lr for ask in needed(reached(z=278), [0], LATTICE, told(place, 0.7))] == [asked]
+
+
+def test_two_learning_rates_say_with_the_others_where_the_best_one_lies() -> None:
+    """A factor of 2 higher it takes 7 % more steps: the best lies .1 below their middle, in ln lr, give or take .26."""
+    pair = reached(z=278, p1=round(278 * 1.07))
+    table = TrialTable(pair, [0], LATTICE, RULES.prune_factor)
+    found = two_rates(table)
+    assert found is not None
+    apart, rise = math.log(2), math.log(round(278 * 1.07) / 278)
+    away = rise / (2 * CURVATURE * apart)
+    assert found.log_lr == pytest.approx(math.log(4e-3 * math.sqrt(2)) - away)
+    assert found.deviation == pytest.approx(math.hypot(0.05 / math.sqrt(2) / CURVATURE / apart, away / 2))
+    assert optimum(pair, [0], LATTICE, RULES) == pytest.approx((found.log_lr, found.deviation**2))
+    assert two_rates(TrialTable(reached(z=278), [0], LATTICE, None)) is None
+    # neither is sure enough for sixteen seeds, both together are
+    for expected_there, deviation, enough in ((4e-3, 0.2, True), (4e-3, 2.0, False), (8e-3, 0.2, False)):
+        asks = needed(pair, range(16), LATTICE, told(expected_there, deviation))
+        assert all(ask.lr == 4e-3 for ask in asks) == enough

@@ -292,7 +292,7 @@ def test_another_precision_goes_on_from_what_is_there(one: Precision, tmp_path: 
     assert [entry["added"] for entry in wider.rounds] == [[]]
     # its price is that of all trials on which the answer rests
     assert wider.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
-    narrower = to_precision(sweep(WORLD), GOAL, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    narrower = to_precision(sweep(WORLD), 0.28, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
     assert narrower.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
     assert not narrower.reasons
     assert set(before) < set(Store(tmp_path).trial_ids())

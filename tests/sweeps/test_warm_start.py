@@ -15,11 +15,11 @@ import pytest
 from analysis.read.importers import Settings, import_runs
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
+from cbs.trial.lr_law import expected
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.report import reasons
 from sweeps.search.forecast import play
-from sweeps.search.lr_law import expected
 from sweeps.search.search import Search
 from sweeps.search.warm_start import started
 from sweeps.search.warm_start_law import MOVED, expected_from

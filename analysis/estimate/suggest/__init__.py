@@ -68,6 +68,7 @@ class Suggestion:
     Attributes:
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates; ``None`` if the sweep searches them.
+        edges: batch sizes whose best learning rates are at an edge of those tried.
         parts: batch sizes that are to have the same seeds, and these.
         missing: cells that have no trial yet, as batch size and seed.
         trials: number of missing trials; ``None`` if learning rates are searched.
@@ -83,6 +84,7 @@ class Suggestion:
     batch_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     lrs: tuple[float, ...] | None
+    edges: tuple[int, ...] = field(repr=False)
     parts: tuple[Part, ...] = field(repr=False)
     missing: tuple[tuple[int, int], ...]
     trials: int | None
@@ -143,6 +145,7 @@ def suggest(
         batch_sizes=sizes,
         seeds=tuple(sorted({seed for _, seeds in parts for seed in seeds})),
         lrs=rates,
+        edges=tuple(known.edges),
         parts=tuple(parts),
         missing=missing,
         trials=None if rates is None else sum(lacking.values()),

@@ -1,20 +1,19 @@
 r"""What further runs would narrow, and which narrow most for their examples.
 
-Near the answer the draws of the curve F and of :math:`z = \ln B_{crit}` (the least product) are about jointly normal.
+Every draw of the curve F says what further runs would show and where the least product lies. Some of the draws are
+taken as the truth in turn: the runs that they expect are drawn with their noise, every draw counts by the likelihood of
+these runs, and the standard deviation of :math:`\ln B_{crit}` that is left, averaged over the truths, is what the runs
+are worth. Kinks and bends that only a batch size in between can show are thus foreseen (expected posterior spread,
+Chaloner and Verdinelli 1995, "Bayesian Experimental Design: A Review").
+
 The run of a seed s at batch size B observes :math:`y = F(\ln B) + u_s + x_B + e`: of the variance of one run, the share
 that runs of a seed have in common belongs to :math:`u_s` (taken as one level for all batch sizes), the rest to e; and
-:math:`x_B`, because no learning rate that was run is quite the best, is the same for all seeds. Once y is known,
+:math:`x_B`, because no learning rate that was run is quite the best, is the same for all seeds. Of a seed that has run
+at n batch sizes a share :math:`k = n \sigma_u^2 / (n \sigma_u^2 + \sigma_e^2)` of the mean distance from the curve
+there is its level, so its further runs observe the curve relative to that mean, with the rest of :math:`u_s`. Where
+runs have been made with a mean :math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
 
-.. math:: \operatorname{var} z - \operatorname{cov}(z, y) \operatorname{cov}(y)^{-1} \operatorname{cov}(y, z)
-
-is left of the variance of z, whatever y turns out to be. Of a seed that has run at n batch sizes a share :math:`k = n
-\sigma_u^2 / (n \sigma_u^2 + \sigma_e^2)` of the mean distance from the curve there is its level, so its further runs
-observe the curve relative to that mean, with the rest of :math:`u_s`. Where runs have been made with a mean
-:math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
-
-A design that makes this small is c-optimal (Pukelsheim, "Optimal Design of Experiments", 2006, chapter 2); here batch
-sizes are added one at a time, where the logarithm of the width falls most per example. What is learned of the size of
-the noise and of the curve's departure from the power law is not foreseen.
+Batch sizes are added one at a time, where the logarithm of the width falls most per example.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from analysis.arrays import Array
 from analysis.estimate.definitions.least_product import least_place
@@ -34,8 +34,12 @@ from analysis.estimate.draws import Draws
 GOAL = 0.8
 """Expected width of the interval, relative to now, at which no more trials are added."""
 
-SEARCH = 3.5
-"""Runs that the search of the learning rate takes at a new batch size, on its first seed."""
+SEARCH = 2.0
+"""Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
+are far, one where they say enough."""
+
+_TRUTHS = 128
+"""Number of draws that are tried as the truth."""
 
 MOST = 6
 """Largest number of runs that are added at a time."""
@@ -56,28 +60,39 @@ class Design:
 
     @functools.cached_property
     def places(self) -> Array:
-        """ln of the least product of every draw, minus its mean, shape ``[R]``."""
-        places = least_place(self.draws)
+        """ln of the least product of every draw, shape ``[R]``, increasing."""
+        places = np.sort(least_place(self.draws))
         return np.asarray(places - places.mean())
+
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        return np.asarray(least_place(self.draws).argsort(kind="stable"))
 
     def width(self, cells: Sequence[Cell]) -> float:
         """Return the expected width of the interval of ``ln B_crit`` with these further runs, relative to now."""
-        now, draws = float(np.mean(self.places**2)), self.draws
+        now = float(_spreads(self.places, np.ones((1, len(self.places))))[0])
         if not cells or now <= 0:
             return 1.0
-        seeds = np.array([seed for _, seed in cells])
+        values, noise = self._observed(cells)
+        white = solve_triangular(np.linalg.cholesky(noise), values[self._order].T, lower=True).T
+        # draws that stand for equal shares of all, and errors that are the same whatever is asked for
+        true = np.linspace(0, len(white) - 1, _TRUTHS).round().astype(int)
+        errors = np.random.default_rng(0).standard_normal((len(cells), _TRUTHS)).T
+        seen = np.concatenate([white[true] + errors, white[true] - errors])
+        logs = seen @ white.T - 0.5 * (white**2).sum(axis=1)
+        return float(_spreads(self.places, np.exp(logs - logs.max(axis=1, keepdims=True))).mean()) / now
+
+    def _observed(self, cells: Sequence[Cell]) -> tuple[Array, Array]:
+        """Return what every draw expects of runs, shape ``[R, K]``, and the covariance of their errors."""
+        draws, seeds = self.draws, np.array([seed for _, seed in cells])
         sizes, at = np.unique([size for size, _ in cells], return_inverse=True)
         rates, share = (values[at] for values in self._between_rates(sizes))
         levels = {seed: self._level(seed) for seed in set(seeds.tolist())}
         known = np.stack([levels[seed][0] for seed in seeds.tolist()], axis=1)
         left = np.array([levels[seed][1] for seed in seeds.tolist()])
         values = (1 - share) * draws.drawn(sizes)[:, at] - known
-        values = values - values.mean(axis=0)
         noise = self._variance * ((seeds[:, None] == seeds) * left + (1 - draws.shared) * np.eye(len(cells)))
-        noise += (at[:, None] == at) * rates * (1 - share)
-        across = self.places @ values / len(values)
-        gained = float(across @ np.linalg.solve(values.T @ values / len(values) + noise, across))
-        return math.sqrt(max(1.0 - gained / now, 0.0))
+        return values - values.mean(axis=0), noise + (at[:, None] == at) * rates * (1 - share)
 
     def _level(self, seed: int) -> tuple[Array, float]:
         """Return what every draw says of the level of a seed, up to what the draws have in common, shape ``[R]``, and
@@ -139,3 +154,10 @@ class Design:
             _, chosen, spent, now = options[best]
             taken[best] += 1
         return chosen
+
+
+def _spreads(places: Array, weights: Array) -> Array:
+    """Return the standard deviation of places ``[R]`` under weights, shape ``[M, R]``, ``[M]``."""
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    middle = weights @ places
+    return np.asarray(np.sqrt(np.maximum(weights @ places**2 - middle**2, 0.0)))

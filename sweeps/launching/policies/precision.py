@@ -108,15 +108,19 @@ class Precision(Rounds):
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
             why, seeds = stop, None if self.more_seeds else sweep.seeds
-            if why is None and not _may_close(answer) and prices[text]["examples"] > self.runs * _one_run(answer):
-                why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
             wish = None if why else suggest(answer, self.goal, seeds, most)
-            if wish is None:
+            # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
+            edges = wish is not None and wish.lrs is None and bool(wish.edges)
+            spent = not _may_close(answer) and prices[text]["examples"] > self.runs * _one_run(answer)
+            if why is None and spent and not edges:
+                why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
+            if wish is None or why is not None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
-            told = "; ".join(wish.reasons)
+            parts = [((size,), _seeds_at(answer, size)) for size in wish.edges] if edges else wish.parts
             judged.wishes[text] = [
-                WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, why=told) for sizes, held in wish.parts
+                WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, bracket=edges, why="; ".join(wish.reasons))
+                for sizes, held in parts
             ]
         return judged
 
@@ -171,6 +175,11 @@ def _one_run(answer: Answer) -> float:
         return math.inf
     size = _critical(answer) or float(draws.batch_sizes[0 if low is None else -1])
     return size * math.exp(float(draws.estimate(np.array([size]))[0]))
+
+
+def _seeds_at(answer: Answer, batch_size: int) -> tuple[int, ...]:
+    at = next(study for study in answer.studies if study.batch_size == batch_size)
+    return tuple(int(seed) for seed in at.seeds)
 
 
 def _may_close(answer: Answer) -> bool:

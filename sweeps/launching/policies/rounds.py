@@ -53,6 +53,7 @@ class WantedTrials:
         lrs: learning rates; ``None`` to search them.
         within: difference of the metric to which that search goes (:attr:`sweeps.spec.spec.Sweep.within`); ``None`` for
             the sweep's own.
+        bracket: whether best learning rates are to lie between worse ones, whatever other batch sizes say of them.
         why: reason in words.
     """
 
@@ -60,6 +61,7 @@ class WantedTrials:
     seeds: tuple[int, ...]
     lrs: tuple[float, ...] | None = None
     within: float | None = None
+    bracket: bool = False
     why: str
 
     def to_json(self) -> dict[str, Any]:
@@ -251,7 +253,7 @@ def _stopped(searches: list[Search], limits: Limits) -> str | None:
 
 
 def _key(text: str, part: dict[str, Any]) -> str:
-    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"]])
+    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"], part["bracket"]])
 
 
 def first_sizes(sweep: Sweep, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -290,6 +292,7 @@ def _grown(sweep: Sweep, stages: Sequence[Sequence[dict[str, Any]]]) -> Sweep:
                     held,
                     seeds=tuple(sorted({*held.seeds, *part["seeds"]})),
                     lrs=None if lrs is None else tuple(lrs),
+                    bracket=held.bracket or part["bracket"],
                 )
             if part["within"] is not None:
                 within = min(part["within"], within or math.inf)

@@ -259,3 +259,65 @@ def test_a_trial_that_was_never_run_is_no_bound_and_no_failure() -> None:
     assert np.isnan(found.floors).all()
     np.testing.assert_allclose(found.values, LEVELS, atol=1e-3)
     assert found.log_lr == pytest.approx(0.0, abs=0.01)
+
+
+def along(size: int) -> float:
+    """ln of the best learning rate at a batch size, on the line of the tests below."""
+    return 0.5 * math.log(size / 4)
+
+
+def on_the_line(size: int, log_lrs: np.ndarray, away: float = 0.0) -> Study:
+    return study(size, parabola(log_lrs, along(size) + away), log_lrs)
+
+
+@pytest.mark.parametrize("away", [0.0, 0.3, -0.3])
+def test_neighbours_tell_where_a_single_learning_rate_lies_in_its_basin(away: float) -> None:
+    """It lies ``away`` from the best one, which costs .5 of the square of that."""
+    alone = on_the_line(16, np.array([along(16) + away]))
+    found = at_best([on_the_line(4, EVEN), on_the_line(8, EVEN + along(8)), alone, on_the_line(32, EVEN + along(32))])
+    at = found[2]
+    assert (at.believed, at.log_lr, at.log_lr_variance) == (True, pytest.approx(along(16) + away), math.inf)
+    # the neighbours are believed to about .2: of that the saving is uncertain, and on average larger
+    assert at.saving == pytest.approx(CURVATURE * away**2, abs=CURVATURE * 0.25**2)
+    np.testing.assert_allclose(at.values, LEVELS, atol=2 * math.sqrt(at.variance))
+    assert 0.002 < math.sqrt(at.variance) < 0.1
+    assert not any(each.believed for each in found[:2])
+
+
+def test_two_learning_rates_agree_with_their_neighbours_more_closely() -> None:
+    beside = [on_the_line(4, EVEN), on_the_line(8, EVEN + along(8))]
+    places = along(16) + np.array([0.1, 0.8])
+    one_rate, two = (at_best([*beside, on_the_line(16, places[:count])])[2] for count in (1, 2))
+    assert (one_rate.believed, two.believed) == (True, True)
+    assert two.variance < one_rate.variance
+    np.testing.assert_allclose(two.values, LEVELS, atol=0.01)
+
+
+@pytest.mark.parametrize("why", ["far from the line", "far from the others", "no others", "a run that diverged"])
+def test_neighbours_are_not_believed(why: str) -> None:
+    beside = [on_the_line(4, EVEN), on_the_line(8, EVEN + along(8))]
+    lonely = on_the_line(16, np.array([along(16)]))
+    if why == "far from the line":
+        lonely = on_the_line(16, np.array([along(16) + 1.2]))
+    elif why == "far from the others":
+        lonely = on_the_line(2048, np.array([along(2048)]))
+    elif why == "no others":
+        beside = [on_the_line(8, EVEN[:1])]
+    else:
+        logs = parabola(along(16) + np.array([0.0, 0.7]), along(16))
+        logs[1] = np.nan
+        status = np.array([["REACHED"] * 3, ["DIVERGED"] * 3], dtype=object)
+        lonely = study(16, logs, along(16) + np.array([0.0, 0.7]), status=status)
+    found = at_best([*beside, lonely])[-1]
+    assert (found.believed, found.saving, abs(found.edge)) == (False, 0.0, 1)
+    np.testing.assert_allclose(found.values, np.log(lonely.steps[lonely.winner or 0]))
+
+
+def test_a_line_that_predicts_the_others_badly_is_believed_less() -> None:
+    """Its error grows by how far these are from where it puts them, here by five times."""
+    sizes = (4, 8, 32)
+    straight = [on_the_line(size, EVEN + along(size)) for size in sizes]
+    bent = [on_the_line(size, EVEN + along(size) + off, off) for size, off in zip(sizes, (0.9, -0.9, 0.9), strict=True)]
+    lonely = on_the_line(16, np.array([along(16)]))
+    assert at_best([*straight, lonely])[-1].believed
+    assert not at_best([*bent, lonely])[-1].believed

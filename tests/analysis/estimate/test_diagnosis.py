@@ -271,7 +271,7 @@ def test_gravest() -> None:
 def test_doubts_of_draws(ends: tuple[float | None, float | None], beyond: tuple[bool, bool], width: float) -> None:
     draws = dataclasses.replace(exact(hyperbola, count=100), sudden=KINK)
     found = doubts_of(
-        Drawn(draws=draws, hyperbola=draws, far=(), moved_by_prior=0.1, moved_by_warmup=math.inf),
+        Drawn(draws=draws, believed=(), hyperbola=draws, far=(), moved_by_prior=0.1, moved_by_warmup=math.inf),
         ends,
     )  # fmt: skip
     assert (found.beyond, found.width) == (beyond, pytest.approx(width))

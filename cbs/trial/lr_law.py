@@ -8,10 +8,10 @@ enough to include 0 (no dependence) and 1 (linear).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.4
 """Mean and standard deviation of the prior of the slope."""
@@ -30,9 +30,9 @@ class Expected:
 
 def expected(
     at: float,
-    log_sizes: Sequence[float],
-    log_lrs: Sequence[float],
-    variances: Sequence[float],
+    log_sizes: ArrayLike,
+    log_lrs: ArrayLike,
+    variances: ArrayLike,
     *,
     slope: float = SLOPE,
 ) -> Expected:

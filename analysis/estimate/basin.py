@@ -1,0 +1,198 @@
+r"""Basins around the best learning rate of one condition: every one on a grid, weighed by what the runs say of it.
+
+A basin is a parabola in :math:`\ln` lr, or steeper on one side. Where its bottom lies, how bent and how skew it is are
+taken from a grid, and weighed by what the winner and up to two neighbours on either side say: those that reached the
+target by their steps, those that were given up by being slower than that. An average over all places also takes out the
+luck of the winner, which is the lowest of several noisy numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from analysis.arrays import Array
+from analysis.estimate.studies import Study
+from analysis.estimate.wall import Wall
+from cbs.trial.lr_law import Expected
+
+NEIGHBOURS = 2
+"""Learning rates on either side of the winner that say where its basin lies."""
+
+_FARTHER = 8.0
+"""How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
+allows four."""
+
+_PLACES = 49
+"""Number of places of the bottom that are tried."""
+
+_SKEWS, _SKEW = np.arange(-3.0, 3.1), 1.2
+"""How fast the curvature grows with ln lr, tried: 0 is a parabola. And the standard deviation of that in advance."""
+
+_WITHIN = 3.0
+"""Standard deviations to either side within which the bottom is looked for where other conditions say where it lies."""
+
+_CRUDE = 0.1
+"""Error of the shape at a learning rate, common to all seeds, as a share of how much slower it is than the winner."""
+
+_UNLIKE = 0.2
+"""Standard deviation of the saving because no bottom has quite such a shape, as a share of it."""
+
+_SKEWED = 1 / (6 * math.sqrt(3))
+"""Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
+one side as on the other, it moves by up to 1/6 of a step: this is that of a uniform distribution on (-1/6, 1/6)."""
+
+
+def _basin(apart: Array, skew: Array) -> Array:
+    """Return :math:`2 (e^{s x} - s x - 1)/s^2`, which is x^2 without skew s and has its minimum at 0."""
+    turn = np.where(skew == 0, 1.0, skew) * apart
+    bent = 2 * (np.expm1(turn) - turn) / np.where(skew == 0, 1.0, skew) ** 2
+    return np.asarray(np.where(skew == 0, apart**2, bent))
+
+
+class Basins:
+    """What the runs of one condition say of every basin on a grid: ``Q`` places and skews, ``K`` bends.
+
+    Attributes:
+        log_size: ln of the batch size.
+        bends: the curvatures, shape ``[K]``.
+        at: ln of the learning rate of the bottom over the winner's, shape ``[Q]``.
+        depth, more: how far the bottom lies below the winner, and the variance of that beside a cliff, per unit of the
+            bend and of its square, shape ``[Q]``.
+        level, lower: the objective of a seed at the winner is ``level`` less the bend times ``lower``, shapes ``[N]``
+            and ``[N, Q]``; NaN for a seed without a run.
+        logs: ln of the likelihood, and of the prior of the skew, shape ``[Q, K]``.
+        step: step of the grid around the winner, in ln lr.
+
+    Where the winner is the lowest or the highest learning rate, ``expected`` says where other conditions put the best
+    one.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        winner: int,
+        means: Array,
+        noise: float,
+        bends: Array,
+        *,
+        ended: bool = False,
+        expected: Expected | None = None,
+    ) -> None:
+        self.log_size, self.bends, table = math.log(study.batch_size), bends, np.log(study.steps)
+        apart = means - table[winner][np.isfinite(table[winner])].mean()
+        apart[winner] = 0.0  # infinite where a seed did not get there
+        rows = _window(apart, winner, noise)
+        if ended:
+            rows = rows[rows <= winner]
+        sides = [row for row in (winner - 1, winner + 1) if 0 <= row < len(study.lrs)]
+        first, last = min([*rows, *sides]), max([*rows, *sides])
+        places = np.log(study.lrs[first : last + 1] / study.lrs[winner])
+        self.step = math.fsum(abs(places[row - first]) for row in sides) / max(len(sides), 1)
+        low, high = float(places[0]), float(places[-1])
+        if expected is not None:
+            told = expected.log_lr - math.log(study.lrs[winner])
+            low, high = told - _WITHIN * expected.deviation, told + _WITHIN * expected.deviation
+        tried = np.meshgrid(np.linspace(low, high, _PLACES), _SKEWS, indexing="ij")
+        self.at, skew = (values.ravel() for values in tried)
+        self.depth, self.more = _basin(-self.at, skew), np.zeros(len(self.at))
+        rises = _basin(places[:, None] - self.at, skew) - self.depth  # over the winner, by learning rates, [., Q]
+        there = np.isfinite(table[rows])
+        of_rate, of_seed = np.nonzero(there)
+        values, forms = table[rows][there], rises[rows - first][of_rate]
+        # runs of a learning rate have the error of the shape in common; one that is hardly slower, because the bottom
+        # lies halfway, has as much of it as others as far away
+        slower, away = apart[rows], places[rows - first] ** 2
+        slower = np.maximum(slower, away * np.mean(slower[away > 0] / away[away > 0])) if len(rows) > 1 else slower
+        errors = np.where(of_rate[:, None] == of_rate, (_CRUDE * slower[of_rate]) ** 2, 0.0)
+        certain = np.linalg.inv(errors + noise**2 * np.eye(len(values)))
+        ran, of_seed = np.unique(of_seed, return_inverse=True)
+        seeds = np.eye(len(ran))[of_seed]
+        levels = np.linalg.solve(seeds.T @ certain @ seeds, seeds.T @ certain)
+        self.level = np.full(table.shape[1], np.nan)
+        self.lower = np.full((table.shape[1], len(self.at)), np.nan)
+        self.level[ran], self.lower[ran] = levels @ values, levels @ forms
+        # the exponent is a parabola in the bend, without the levels, which may be anything
+        certain = certain - certain @ seeds @ levels
+        slope, bent = (certain @ values) @ forms, ((certain @ forms) * forms).sum(axis=0)
+        self.logs = np.outer(slope, bends) - np.outer(bent, bends**2 / 2) - 0.5 * (skew[:, None] / _SKEW) ** 2
+        if expected is not None:
+            self.logs -= 0.5 * ((self.at - told) / expected.deviation)[:, None] ** 2
+        for row in sides[:1] if ended else sides:
+            bounds = logs_of(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
+            for seed in np.flatnonzero(np.isfinite(bounds) & np.isfinite(self.level)):
+                over = self.level[seed] - bounds[seed] + np.outer(rises[row - first] - self.lower[seed], bends)
+                crude = _CRUDE * np.outer(rises[row - first], bends)
+                self.logs += log_ndtr(over / np.sqrt(2 * noise**2 + crude**2))
+        if ended:
+            # it may end anywhere before the next learning rate
+            limits = np.linspace(0.05, 0.95, 10)[:, None] * places[winner + 1 - first]
+            depths = np.where(self.at > limits, self.depth - _basin(limits - self.at, skew), self.depth)
+            self.depth, self.more = depths.mean(axis=0), depths.var(axis=0)
+            self.at = np.minimum(self.at, limits).mean(axis=0)
+
+    @property
+    def chances(self) -> Array:
+        """Likelihood of every bend, up to a factor, shape ``[K]``."""
+        return np.asarray(np.exp(self.logs - self.logs.max()).sum(axis=0))
+
+
+class Bottom:
+    """The bottom of the basin around the winner, averaged over what it may look like.
+
+    Attributes:
+        place, place_variance: ln of its learning rate over the winner's.
+        step: step of the grid around the winner, in ln lr.
+        curvature: second derivative at the bottom, halved.
+        levels: objective of every seed at the winner, by all of its runs, shape ``[N]``; NaN for a seed without any.
+        saving, variance: how far it lies below that, and the variance of the difference that all seeds share.
+    """
+
+    def __init__(self, basins: Basins, prior: Array) -> None:
+        weights = np.exp(basins.logs - basins.logs.max()) * prior
+        weights /= weights.sum()
+        bends, of_place = basins.bends, weights.sum(axis=1)
+        first, second = weights @ bends, weights @ bends**2
+        self.step, self.place = basins.step, float(of_place @ basins.at)
+        self.place_variance = max(float(of_place @ (basins.at - self.place) ** 2), (_SKEWED * self.step) ** 2)
+        self.curvature = float(np.exp(weights.sum(axis=0) @ np.log(bends)))
+        self.levels, self.saving = basins.level - basins.lower @ first, float(first @ basins.depth)
+        lower = np.nanmean(basins.lower, axis=0) + basins.depth
+        spread = float(second @ (lower**2 + basins.more) - (first @ lower) ** 2)
+        self.variance = spread + (_UNLIKE * self.saving) ** 2
+
+    def end_at(self, wall: Wall, winner: Array) -> None:
+        """Take the bottom from a wall, and the objective of seeds at the winner ``[N]`` from what they ran."""
+        self.levels = np.where(np.isfinite(winner), winner, self.levels)
+        self.place, self.saving = wall.place, wall.saving
+        self.place_variance = max(wall.place_variance, (_SKEWED * self.step) ** 2)
+        self.variance = wall.variance + (_UNLIKE * self.saving) ** 2
+
+
+def means_of(study: Study) -> Array:
+    """Return the mean over seeds of every learning rate; infinite where a seed that ran did not reach the target."""
+    reached = np.isfinite(study.steps)
+    whole = reached.any(axis=1) & (reached | ~study.ran).all(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums = np.where(reached, np.log(study.steps), 0.0).sum(axis=1) / np.maximum(reached.sum(axis=1), 1)
+    return np.where(whole, sums, np.inf)
+
+
+def _window(apart: Array, winner: int, noise: float) -> np.ndarray:
+    """Return the rows of the winner and of its neighbours that reached the target, given how much slower each
+    is than the winner."""
+    ends = []
+    for side in (-1, 1):
+        end, farthest = winner, math.inf
+        while 0 <= end + side < len(apart) and abs(end + side - winner) <= NEIGHBOURS and apart[end + side] < farthest:
+            end += side
+            farthest = _FARTHER * max(apart[end], noise)
+        ends.append(end)
+    return np.arange(ends[0], ends[1] + 1)
+
+
+def logs_of(bounds: Array) -> Array:
+    """Return ln of bounds; NaN where there is none."""
+    return np.log(np.where(bounds > 0, bounds, np.nan))
