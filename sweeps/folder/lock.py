@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from cbs.files import atomic_file, ended
 from cbs.trial.store import LOCK as LOCK
 from cbs.trial.store import STALE_SECONDS as STALE_SECONDS
 from cbs.trial.store import Store, remove
+from sweeps.folder.processes import described, lives
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 
@@ -46,9 +46,8 @@ class Owner:
 
     @property
     def alive(self) -> bool:
-        if self.content.get("machine") == _machine():
-            return self.content.get("born") == _born(self.content.get("pid"))
-        return self.age <= STALE_SECONDS
+        known = lives(self.content)
+        return self.age <= STALE_SECONDS if known is None else known
 
     def __str__(self) -> str:
         holder = {key: self.content.get(key, "unknown") for key in ("pid", "host", "command")}
@@ -85,12 +84,8 @@ class Lock(Observer):
     ) -> None:
         self._standing = standing
         self._path = store.root / LOCK
-        pid = os.getpid()
         self._mine: dict[str, Any] = {
-            "host": platform.node(),
-            "pid": pid,
-            "machine": _machine(),
-            "born": _born(pid),
+            **described(),
             "token": uuid.uuid4().hex,
             "command": command,
             "started": time.time(),
@@ -171,28 +166,3 @@ def _clock(root: Path) -> float:
     except OSError:
         return time.time()
     return now
-
-
-def _machine() -> str:
-    """Return what identifies the processes that share process ids: boot and process namespace of the system."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return platform.node()
-
-
-def _born(pid: Any) -> str | None:
-    """Return when a process was started, in the system's units; ``None`` if there is no such process."""
-    try:
-        return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[19]
-    except (TypeError, ValueError):
-        return None
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-    try:
-        os.kill(int(pid), 0)
-    except OSError:
-        return None
-    return "alive"

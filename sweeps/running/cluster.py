@@ -7,16 +7,22 @@ import logging
 import math
 import os
 import resource
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError, reason
 from sweeps.running.interrupts import signals_as_interrupt, uninterrupted
-from sweeps.running.scratch import check_room, folder_of_sockets, remove_stale_folders, temporary_folder
+from sweeps.running.scratch import (
+    check_room,
+    folder_of_sockets,
+    remove_folder,
+    remove_stale_folders,
+    temporary_folder,
+)
 from sweeps.running.streams import c_without_errors, output_to_error
 
 _QUIET = {
@@ -227,7 +233,7 @@ class Engine:
             "log_to_driver": False,
             "address": resources.address or _PRIVATE,
         }
-        self._folder: str | None = None
+        self._folder: Path | None = None
         if resources.address is not None:
             return
         check_limits()
@@ -237,7 +243,7 @@ class Engine:
             "num_cpus": resources.local_workers * resources.cpus,
             "include_dashboard": False,
             "object_store_memory": 100 * 1024**2,
-            "_temp_dir": self._folder,
+            "_temp_dir": str(self._folder),
         }
 
     def start(self) -> None:
@@ -258,7 +264,7 @@ class Engine:
 
         ray.shutdown()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(self._folder)
 
 
 def check_home(error: Exception | None = None) -> None:

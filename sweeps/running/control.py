@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import ray
 
-from sweeps.running.scratch import own_folders
+from sweeps.running.scratch import remove_own_folders
 
 CONNECT_SECONDS = 5.0
 """Seconds to wait for a port to answer."""
@@ -100,6 +99,5 @@ def leave() -> None:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-    for folder in own_folders():
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_own_folders()
     os._exit(1)

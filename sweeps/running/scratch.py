@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from pathlib import Path
 
 from cbs.errors import ConfigError, Unfinished, reason
+from sweeps.folder.processes import described, lives
 
-_FOLDER = "cbs-ray-"
+_FOLDER, _OWNER, _OPEN = "cbs-ray-", "owner.json", "r"
+
+_own: list[Path] = []
+"""Temporary folders of this process."""
 
 _MOST_SOCKET = 107 if sys.platform == "linux" else 103
 """Longest path of a socket in bytes."""
-_SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+_SOCKETS = len(f"/{_FOLDER}1234567-12345678/{_OPEN}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 """Bytes that Ray and this package append to the path of the folder for temporary files."""
 _SHORT = "/tmp"
 
@@ -23,12 +30,31 @@ _LEAST_ROOM = 2**20
 """Bytes of free space; with less room for its temporary files, Ray fails in one way or another."""
 
 
-def temporary_folder(parent: str | None = None) -> str:
-    """Create a temporary folder named after this process, so that a later sweep can remove it if this one is killed."""
+def temporary_folder(parent: str | None = None) -> Path:
+    """Create a temporary folder that names its owner, so that a later sweep can remove it if this process is killed.
+
+    Only this user can enter it. What lies in it may be open to everybody, as Ray makes its own folders.
+    """
     try:
-        return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)
+        _own.append(Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)))
+        (_own[-1] / _OWNER).write_text(json.dumps(described()))
+        (_own[-1] / _OPEN).mkdir()
     except OSError as error:
         raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
+    return _own[-1] / _OPEN
+
+
+def remove_folder(place: Path) -> None:
+    """Remove what :func:`temporary_folder` has created."""
+    shutil.rmtree(place.parent, ignore_errors=True)
+    with contextlib.suppress(ValueError):
+        _own.remove(place.parent)
+
+
+def remove_own_folders() -> None:
+    """Remove all temporary folders of this process."""
+    while _own:
+        shutil.rmtree(_own.pop(), ignore_errors=True)
 
 
 def folder_of_sockets() -> str | None:
@@ -54,21 +80,18 @@ def check_room(error: Exception) -> None:
         raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None
 
 
-def own_folders() -> list[Path]:
-    """Return the temporary folders of this process."""
-    return _folders(str(os.getpid()))
-
-
-def _folders(pid: str) -> list[Path]:
-    parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
-    return [path for parent in parents for path in Path(parent).glob(f"{_FOLDER}{pid}-*")]
-
-
 def remove_stale_folders() -> None:
-    """Remove the temporary folders of sweeps whose process was killed."""
-    if sys.platform != "linux":
-        return
-    for folder in _folders("*"):
-        pid = folder.name.removeprefix(_FOLDER).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+    """Remove this user's temporary folders whose owner is certainly dead: it ran here and was killed."""
+    parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
+    for folder in (path for parent in parents for path in Path(parent).glob(f"{_FOLDER}*-*")):
+        try:
+            owner = json.loads((folder / _OWNER).read_text()) if _mine(folder) else None
+        except (OSError, ValueError, RecursionError):
+            continue  # it is just being made, or not ours
+        if isinstance(owner, dict) and lives(owner) is False:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mine(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ray.tune.search import Searcher
 from cbs.trial.config import COMMAND, TrialConfig
 from sweeps.running.cluster import Resources, check_home, check_placement
 from sweeps.running.run import SweepRun
-from sweeps.running.scratch import check_room, temporary_folder
+from sweeps.running.scratch import check_room, remove_folder, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 
@@ -94,7 +93,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
             param_space={"setup": setup, "trial": None, "best_steps": None},
             tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(
-                storage_path=scratch,
+                storage_path=str(scratch),
                 name="sweep",
                 verbose=0,
                 stop=StopWhenDone(number),
@@ -109,7 +108,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         raise
     finally:
         del _runs[number]
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_folder(scratch)
 
 
 class Queue(Searcher):  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import re
@@ -21,6 +22,8 @@ import ray
 
 from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
+from sweeps.folder import processes
+from sweeps.folder.processes import described
 from sweeps.running import cluster, scratch, tuning
 from sweeps.running.child import Child
 from sweeps.running.cluster import (
@@ -189,29 +192,72 @@ def test_a_private_ray_is_our_own_whatever_cluster_the_surroundings_name(monkeyp
     assert asked[1]["address"] == "10.0.0.1:6379"
 
 
+def of_a_killed_sweep(parent: Path, **changes: object) -> Path:
+    """A folder for temporary files that its owner has left behind."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder = parent / f"cbs-ray-{gone.pid}-abcdefgh"
+    folder.mkdir()
+    (folder / "owner.json").write_text(json.dumps(described() | {"pid": gone.pid} | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({}, False),
+        ({"pid": os.getpid(), "born": "1"}, False),  # another process has the number of the dead one
+        ({"machine": "another"}, True),  # container or machine, in which the owner may live
+        ({"machine": None}, True),
+        (None, True),  # it is just being made
+    ],
+)
+def test_a_folder_is_only_removed_where_its_owner_is_dead_for_certain(monkeypatch, tmp_path, changes, stays):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = of_a_killed_sweep(tmp_path, **(changes or {}))
+    if changes is None:
+        (folder / "owner.json").unlink()
+    mine = scratch.temporary_folder()
+    scratch.remove_stale_folders()
+    assert folder.exists() is stays
+    assert mine.exists()
+    monkeypatch.setattr(os, "getuid", lambda: -1)  # another user
+    again = of_a_killed_sweep(tmp_path)
+    scratch.remove_stale_folders()
+    assert again.exists()
+    scratch.remove_folder(mine)
+    assert not mine.parent.exists()
+
+
+def test_where_the_table_of_processes_is_of_another_namespace_nobody_is_dead_for_certain(monkeypatch):
+    dead = {**processes.described(), "born": "1"}
+    assert processes.lives(dead) is False
+    monkeypatch.setattr(os, "readlink", lambda path: "1234567")
+    assert processes.lives(dead) is None
+    assert processes.lives(processes.described()) is None
+
+
 def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s-") as name:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s") as name:
         short = Path(name)
         monkeypatch.setattr(scratch, "_SHORT", name)
         monkeypatch.setattr(tempfile, "tempdir", str(long))
         for parent in (long, short):
-            (parent / f"cbs-ray-{gone.pid}-abcdefgh").mkdir()
+            of_a_killed_sweep(parent)
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
-        assert Path(asked[0]["_temp_dir"]).parent == short
+        assert Path(asked[0]["_temp_dir"]).parents[1] == short
         assert asked[0]["there"]
         longest = f"{asked[0]['_temp_dir']}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-        assert len(longest) <= 103
+        assert len(longest) <= scratch._MOST_SOCKET
         assert [*long.iterdir(), *short.iterdir()] == []
         monkeypatch.setattr(tempfile, "tempdir", name)
         monkeypatch.setattr(scratch, "_SHORT", "/nowhere")
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
-        assert Path(asked[1]["_temp_dir"]).parent == short
+        assert Path(asked[1]["_temp_dir"]).parents[1] == short
 
 
 def test_without_any_folder_for_temporary_files_it_is_one_line(monkeypatch):

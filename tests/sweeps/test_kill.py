@@ -27,6 +27,7 @@ from sweeps.running.scratch import remove_stale_folders
 from tests import fresh
 from tests.sweeps import faulty
 from tests.sweeps.alone import children_here, one_after_the_other, without_ray
+from tests.sweeps.test_cluster import of_a_killed_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
@@ -258,9 +259,7 @@ def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    stale = Path(tempfile.mkdtemp(prefix=f"cbs-ray-{dead.pid}-"))  # of a sweep that was killed
+    stale = of_a_killed_sweep(Path(tempfile.gettempdir()))
     process = start(tmp_path / "interrupted", workers=1)
     wait_for(lambda: stored(tmp_path / "interrupted") >= 2, "no trial finished")
     process.send_signal(sent)
@@ -358,3 +357,50 @@ def descends_from(pid: int, ancestor: int) -> bool:
             return False
         pid = int(status.rpartition(")")[2].split()[1])
     return False
+
+
+def live_folders(process: subprocess.Popen[str]) -> set[Path]:
+    """Temporary folders of a sweep, as its own file system shows them."""
+    return {
+        path for path in Path(tempfile.gettempdir()).glob("cbs-ray-*") if f'"pid": {process.pid},' in owner_of(path)
+    }
+
+
+def owner_of(folder: Path) -> str:
+    try:
+        return (folder / "owner.json").read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.slow
+def test_sweeps_in_two_process_namespaces_that_share_tmp_leave_each_other_alone(tmp_path):
+    own = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*own, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives nobody a process namespace of their own")
+    first = start(tmp_path / "first", workers=1, what=[*COMMAND, "--set", "max_steps=20000", "--lrs", "1e-7,2e-7"])
+    try:
+        wait_while_running(first, lambda: len(live_folders(first)) >= 2)
+        before = live_folders(first)
+        assert all(path.stat().st_mode & 0o777 == 0o700 for path in before)
+        command = [
+            sys.executable,
+            str(ROOT / "cli.py"),
+            *COMMAND,
+            *TWO,
+            "--workers",
+            "1",
+            "-o",
+            str(tmp_path / "other"),
+        ]
+        other = subprocess.run(
+            [*own, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE
+        )
+        assert other.returncode == 0, other.stderr
+        assert first.poll() is None, first.communicate()
+        assert live_folders(first) == before
+    finally:
+        first.send_signal(signal.SIGTERM)
+        _, err = first.communicate(timeout=DEADLINE)
+    assert first.returncode == 130, err
+    assert not live_folders(first)

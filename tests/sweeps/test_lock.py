@@ -16,6 +16,7 @@ import pytest
 from cbs.errors import ResultsError
 from cbs.trial.store import Store
 from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
+from sweeps.folder.processes import described
 from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
 from sweeps.running.cluster import Resources
@@ -58,9 +59,7 @@ def test_a_folder_is_free_again_after_an_error(store):
 
 def test_the_lock_of_a_killed_process_is_taken_at_once(store):
     holder = subprocess.Popen(["sleep", "100"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sweeps.folder.lock.os.getpid", lambda: holder.pid)
-        Lock(store, "killed").__enter__()
+    there(store, **described(holder.pid))
     with pytest.raises(ResultsError, match=f"process {holder.pid}"):
         Lock(store, "mine").__enter__()
     holder.kill()
