@@ -35,6 +35,26 @@ def ended(path: Path) -> Path:
     return path
 
 
+def move(path: Path, place: Path) -> None:
+    """Rename a file or folder; copy and delete a folder that the system cannot rename, as in a container, whose file
+    system has layers.
+
+    Raises:
+        OSError: if it can do neither; ``path`` is then still there.
+    """
+    try:
+        path.rename(place)
+    except OSError as error:
+        if error.errno != errno.EXDEV or not path.is_dir():
+            raise
+        try:
+            shutil.copytree(path, place, symlinks=True)
+        except OSError:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        shutil.rmtree(path)
+
+
 def set_aside(path: Path) -> Path:
     """Rename a file or folder that cannot be read, so that it is out of the way and nothing is lost; returns its name.
 
@@ -46,7 +66,7 @@ def set_aside(path: Path) -> Path:
     while os.path.lexists(aside):
         aside = path.with_name(f"{path.name}-{next(number)}{DAMAGED}")
     try:
-        path.rename(aside)
+        move(path, aside)
     except OSError as error:
         raise ResultsError(f"cannot rename {path}, which is damaged: {reason(error)}") from None
     return aside
@@ -108,11 +128,11 @@ def atomic_folder(path: Path, what: str = "", remedy: str = "") -> Iterator[Path
         draft.mkdir(parents=True)
         yield draft
         if path.exists():
-            path.rename(replaced)
-        draft.rename(path)
+            move(path, replaced)
+        move(draft, path)
     except OSError as error:
         if replaced.exists() and not path.exists():
-            replaced.rename(path)
+            move(replaced, path)
         raise ResultsError(f"cannot write {what or path}: {reason(error)}{remedy}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)

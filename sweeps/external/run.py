@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis.read.importers.trials import no_steps
 from cbs.errors import DataError, ResultsError, reason
+from cbs.files import move
 from cbs.training.reporting import FOLDER
 from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
@@ -91,7 +92,7 @@ def _prepare(folder: Path, *, keep: bool) -> bool:
             count = 1
             while (aside := folder.with_name(f"{folder.name}~{count}")).exists():
                 count += 1
-            folder.rename(aside)
+            move(folder, aside)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None

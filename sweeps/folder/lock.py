@@ -8,6 +8,7 @@ differ.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -114,10 +115,12 @@ class Lock(Observer):
         self.release()
 
     def release(self) -> None:
-        """Remove the file, unless another sweep has taken over the folder."""
+        """Remove the file, unless another sweep has taken over the folder; where that cannot be done, as in a folder
+        that has become read-only, the file is stale once this process has ended."""
         there = owner(self._path.parent)
         if there is not None and there.content.get("token") == self._mine["token"]:
-            remove(self._path)
+            with contextlib.suppress(ResultsError):
+                remove(self._path)
 
     def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
         if time.monotonic() - self._beaten >= BEAT_SECONDS:

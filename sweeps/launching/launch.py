@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,17 +215,25 @@ def sweep(
             observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
             run = SweepRun(search, store, resources.trial_timeout or patience, observers, last_words)
             run.find(there)
-            if not run.over:
-                from sweeps.running.dispatch import run_search
 
-                try:
-                    run_search(run, resources, ahead)
-                finally:
-                    if (output / MANIFEST).exists():  # otherwise the folder was removed meanwhile
-                        write_reasons(reasons(run.search), output)
-            run.settle()
-            if run.fatal is not None:
-                raise ResultsError(f"{run.fatal}; {_again(output, command)}") if run.again else ConfigError(run.fatal)
+            def record() -> None:
+                if (output / MANIFEST).exists():  # otherwise the folder was removed meanwhile
+                    write_reasons(reasons(run.search), output)
+
+            with _continuing(output, command):
+                if not run.over:
+                    from sweeps.running.dispatch import run_search
+
+                    try:
+                        run_search(run, resources, ahead)
+                    except BaseException:
+                        with contextlib.suppress(ResultsError):  # the other error is the one to tell
+                            record()
+                        raise
+                    record()
+                run.settle()
+                if run.fatal is not None:
+                    raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
     except Unfinished as error:
         raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
@@ -241,6 +250,15 @@ def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
     if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
         return True  # a trial that this sweep does not ask for
     return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
+
+
+@contextlib.contextmanager
+def _continuing(output: Path, command: str) -> Iterator[None]:
+    """Say at the end of an error with the folder, such as one that has become read-only, how to continue."""
+    try:
+        yield
+    except ResultsError as error:
+        raise ResultsError(f"{error}; {_again(output, command)}") from None
 
 
 def _again(output: Path, command: str) -> str:

@@ -375,9 +375,7 @@ def owner_of(folder: Path) -> str:
 
 @pytest.mark.slow
 def test_sweeps_in_two_process_namespaces_that_share_tmp_leave_each_other_alone(tmp_path):
-    own = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*own, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system gives nobody a process namespace of their own")
+    own = namespace("--pid", "--fork", "--mount-proc")
     first = start(tmp_path / "first", workers=1, what=[*COMMAND, "--set", "max_steps=20000", "--lrs", "1e-7,2e-7"])
     try:
         wait_while_running(first, lambda: len(live_folders(first)) >= 2)
@@ -404,3 +402,52 @@ def test_sweeps_in_two_process_namespaces_that_share_tmp_leave_each_other_alone(
         _, err = first.communicate(timeout=DEADLINE)
     assert first.returncode == 130, err
     assert not live_folders(first)
+
+
+def namespace(*kinds: str) -> list[str]:
+    """Beginning of a command in namespaces of its own."""
+    own = ["unshare", "--user", "--map-root-user", *kinds]
+    if subprocess.run([*own, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives nobody a namespace of their own")
+    return own
+
+
+@pytest.mark.slow
+def test_a_damaged_trial_in_the_lower_layer_of_a_container_is_set_aside_and_run_again(undisturbed, tmp_path):
+    own, (lower, upper, work, merged) = namespace("--mount"), (tmp_path / name for name in ("l", "u", "w", "m"))
+    for path in (upper, work, merged):
+        path.mkdir()
+    in_this_process(lower / "sweep")
+    damaged = sorted(lower.glob("sweep/trials/*/record.parquet"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    mount = f"mount -t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work},userxattr {merged}"
+    if subprocess.run([*own, "bash", "-c", mount], check=False, capture_output=True).returncode:
+        pytest.skip("this system layers no folders here")
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(merged / "sweep")]
+    done = subprocess.run(
+        [*own, "bash", "-c", f'{mount}; "$@" && cp -r {merged}/sweep {tmp_path}/out', "cbs", *command],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"kept as {damaged.parent.name}.damaged, the trial runs again" in done.stderr.replace("\n", " ")
+    assert reached(tmp_path / "out") == reached(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_folder_that_becomes_read_only_ends_with_the_command_that_continues(tmp_path):
+    folder, own = tmp_path / "sweep", namespace("--mount")
+    folder.mkdir()
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(folder)]
+    process = subprocess.Popen(
+        [*own, "bash", "-c", f'mount --bind {folder} {folder}; exec "$@"', "cbs", *command],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_while_running(process, lambda: stored(folder) >= 2)
+    enter = ["nsenter", "--user", "--mount", "--preserve-credentials", "--target", str(process.pid)]
+    closed = [*enter, "mount", "-o", "remount,bind,ro", str(folder)]
+    wait_while_running(process, lambda: not subprocess.run(closed, check=False, capture_output=True).returncode)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 2, err
+    assert "Read-only file system" in err
+    assert f"every finished trial is kept in {folder}; to continue: cbs sweep" in err.replace("\n", " ")
+    assert "Traceback" not in err

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cbs.errors import ResultsError
+from cbs.files import set_aside
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
@@ -167,6 +170,36 @@ def test_a_failed_first_save_leaves_nothing(store: Store, monkeypatch: pytest.Mo
             store.save(result_of())
     assert store.trial_ids() == []
     assert hidden(store) == []
+
+
+def test_a_folder_that_cannot_be_renamed_is_copied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the lower layer of a container's file system."""
+    rename = Path.rename
+
+    def refused(path: Path, place: Path) -> Path:
+        if path.is_dir():
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return rename(path, place)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    store.save(result := result_of())
+    store.save(changed := dataclasses.replace(result, message="another"))
+    assert_same(store.load(result.trial_id), changed)
+    copytree = shutil.copytree
+    monkeypatch.setattr(shutil, "copytree", lambda path, place, **options: copytree(path, place) and full())
+    with pytest.raises(ResultsError, match="No space left"):
+        store.save(result)
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    assert_same(store.load(result.trial_id), changed)
+    record = store.trials / result.trial_id / "record.parquet"
+    record.write_bytes(b"damaged")
+    assert list(store.sound_results(lambda line: None)) == []
+    assert [path.name for path in store.trials.iterdir()] == [f"{result.trial_id}.damaged"]
+    assert set_aside(store.trials / f"{result.trial_id}.damaged" / "record.parquet").read_bytes() == b"damaged"
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def save_and_die(store: Store, function: str, call: int) -> None:
