@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cbs.files import ended
+from cbs.files import check_fits, whole
 
 KEY = "crc32"
 _NAME = f'"{KEY}": "'.encode()
@@ -52,10 +52,12 @@ def read_parquet(path: Path) -> pq.ParquetFile:
         OSError, pyarrow.ArrowException: if it cannot be read.
         ValueError: if its checksum is that of other content.
     """
-    with pa.OSFile(os.fsencode(ended(path)), "rb") as file:  # whose name may be no text
+    with pa.OSFile(os.fsencode(whole(path, 1.0)), "rb") as file:  # whose name may be no text
         content = file.read_buffer()
     _check(memoryview(content))
-    return pq.ParquetFile(pa.BufferReader(content))
+    file = pq.ParquetFile(pa.BufferReader(content))
+    check_fits(8.0 * file.metadata.num_rows * file.metadata.num_columns)  # a few bytes may stand for millions of rows
+    return file
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
         OSError, RecursionError: if it cannot be read.
         ValueError: if it is not JSON, or something else than a dictionary, or its checksum is that of other content.
     """
-    content = ended(path).read_bytes()
+    content = whole(path).read_bytes()
     _check(memoryview(content))
     value = json.loads(content)
     if not isinstance(value, dict):

@@ -35,6 +35,43 @@ def ended(path: Path) -> Path:
     return path
 
 
+def memory() -> int:
+    """Bytes of memory of this machine, or of the control group that this process is in, as in a container."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return found
+
+
+def check_fits(size: float) -> None:
+    """Check that the memory of this machine could hold what is about to be read.
+
+    Args:
+        size: bytes that it takes.
+
+    Raises:
+        OSError: if it could not.
+    """
+    if size > memory():
+        has = f"{memory() / 1e9:.3g} GB"
+        raise OSError(errno.ENOMEM, f"it would take {size / 1e9:.3g} GB of memory, and this machine has {has}")
+
+
+def whole(path: Path, times: float = 10.0) -> Path:
+    """The path, checked to lead to something with an :func:`ended` that memory can hold.
+
+    Args:
+        path: the file.
+        times: how many times its size reading takes; text cut into cells or JSON takes about ten times.
+
+    Raises:
+        OSError: if it does not.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_fits(times * ended(path).stat().st_size)
+    return path
+
+
 def move(path: Path, place: Path) -> None:
     """Rename a file or folder; copy and delete a folder that the system cannot rename, as in a container, whose file
     system has layers.

@@ -24,13 +24,15 @@ import pyarrow.parquet as pq
 from analysis.arrays import Array
 from analysis.read.cells import LARGEST, empty, number, shown
 from cbs.errors import ConfigError, DataError, reason
-from cbs.files import ended
+from cbs.files import memory, whole
 
 T = TypeVar("T")
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 """Suffixes of the tables that are looked for in a folder."""
 
+_CELL = 64.0
+"""Bytes that a cell takes at least."""
 _INDEX = re.compile(r"__index_level_\d+__")
 """Name of a column that pandas adds to Parquet files."""
 
@@ -139,9 +141,9 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
         columns = [(str(title), frame.iloc[:, index].tolist()) for index, title in enumerate(frame.columns)]
         return _checked("the table", columns, _places("row", len(frame)))
     if str(source) == "-":
-        return _parsed("standard input", sys.stdin.buffer.read(), "")
+        return _parsed("standard input", _standard_input(), "")
     try:
-        with open(ended(Path(source)), "rb") as file:
+        with open(whole(Path(source)), "rb") as file:
             content = file.read()
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {source}: {reason(error)}; pass a CSV, TSV or Parquet file") from None
@@ -171,7 +173,7 @@ def table_paths(source: Path) -> list[Path]:
 def header_of(path: Path) -> list[str]:
     """Return the titles of a table; none if it cannot be read, which :func:`read_table` then reports."""
     try:
-        if ended(path).suffix.lower() == ".parquet":
+        if whole(path).suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
@@ -181,10 +183,21 @@ def header_of(path: Path) -> list[str]:
     return [title.strip() for title in titles]
 
 
+def _standard_input() -> bytes:
+    content = sys.stdin.buffer.read(memory() // 10)
+    if sys.stdin.buffer.read(1):
+        raise DataError(f"standard input is too long for the {memory() / 1e9:.3g} GB of memory of this machine")
+    return content
+
+
 def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
     if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         try:
-            table = pq.read_table(io.BytesIO(content))
+            file = pq.ParquetFile(io.BytesIO(content))
+            size = file.metadata.num_rows * file.metadata.num_columns
+            if _CELL * size > memory():
+                raise DataError(f"{name} has {size:.3g} cells, more than fit in the memory of this machine")
+            table = file.read()
             columns = [(title, table[index].to_pylist()) for index, title in enumerate(table.column_names)]
         except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError):
             raise DataError(f"cannot read {name}: it is not a Parquet file; write it again, or pass a CSV") from None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, DataError, needed, out_of_memory, reason
+from cbs.files import whole
 from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
 
@@ -185,6 +186,10 @@ def _of_trainer(folder: Path) -> CheckpointContent:
 
 def _saved(path: Path) -> dict[str, Any]:
     """Return what ``torch.save`` wrote."""
+    try:
+        whole(path, 1.0)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {reason(error)}") from None
     try:
         with warnings.catch_warnings(action="ignore"):  # what torch says of a foreign pickle is no line of ours
             content = torch.load(path, map_location="cpu", weights_only=True)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from cbs.errors import ResultsError, reason
-from cbs.files import atomic_file, ended
+from cbs.files import atomic_file, whole
 from cbs.trial.store import LOCK as LOCK
 from cbs.trial.store import STALE_SECONDS as STALE_SECONDS
 from cbs.trial.store import Store, remove
@@ -60,7 +60,7 @@ def owner(root: Path) -> Owner | None:
     path = root / LOCK
     try:
         age = abs(_clock(root) - path.stat().st_mtime)
-        content = json.loads(ended(path).read_text())
+        content = json.loads(whole(path).read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from cbs.errors import DataError, reason
+from cbs.files import whole
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permi
     """Return the content of a file as ``parse`` makes it from the bytes; raise ``DataError`` ending with ``remedy`` on
     failure."""
     try:
-        return parse(path.read_bytes())
+        return parse(whole(path).read_bytes())
     except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
         raise DataError(f"cannot read {path}: {reason(error)}; {remedy}") from None
 

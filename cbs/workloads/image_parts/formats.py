@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import pickle
 import re
 import zlib
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError, DataError, reason
-from cbs.files import inner_path
+from cbs.files import check_fits, inner_path, memory
 from cbs.workloads.image_parts.data import EncodedImages, ImageData, Images, StoredImages, as_bytes, decode, describe
 from cbs.workloads.image_parts.models import SMALL
 from cbs.workloads.image_parts.trees import Tree, open_tree, read
@@ -156,7 +157,7 @@ def _mnist(tree: Tree, bases: dict[str, str], split: str, place: Path) -> Stored
         name = next((name for name in names if name in bases), names[0])
         content = _content(tree, bases, name, place)
         try:
-            content = gzip.decompress(content) if name.endswith(".gz") else content
+            content = _unpacked(content) if name.endswith(".gz") else content
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{place / name}: damaged ({reason(error)}); fetch it again") from None
         header = np.frombuffer(content[: 4 + 4 * dimensions].ljust(4 + 4 * dimensions, b"\0"), dtype=">i4")
@@ -165,6 +166,14 @@ def _mnist(tree: Tree, bases: dict[str, str], split: str, place: Path) -> Stored
             raise DataError(f"{place / name}: not an IDX file of {dimensions} dimensions, or cut off; fetch it again")
         arrays.append(np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy())
     return _stored(arrays[0][:, None], arrays[1], place)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Return what is in a ``.gz`` file, which may hold a thousand times its size."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        found = file.read(memory() // 3)
+        check_fits(3.0 * len(found) if not file.read(1) else math.inf)
+    return found
 
 
 def _cifar(tree: Tree, bases: dict[str, str], split: str, place: Path) -> StoredImages:

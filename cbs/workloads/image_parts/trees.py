@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from cbs.errors import DataError, reason
+from cbs.files import check_fits
 
 Tree = dict[str, Callable[[], bytes]]
 """Mapping from the path inside the tree, with ``/`` between its parts, to a function that reads the file."""
@@ -35,14 +36,19 @@ def open_tree(path: Path) -> Tree:
             found: Tree = {file.relative_to(path).as_posix(): file.read_bytes for file in files}
         elif path.name.lower().endswith(".zip"):
             archive = zipfile.ZipFile(path)
-            found = {item.filename: partial(archive.read, item) for item in archive.infolist() if not item.is_dir()}
+            found = {
+                item.filename: partial(_unzipped, archive, item) for item in archive.infolist() if not item.is_dir()
+            }
         elif path.name.lower().endswith(".tar"):
             with path.open("rb") as stream:
                 found = {name: partial(_read_at, path, *place) for name, place in _members(stream)}
         elif path.name.lower().endswith(ARCHIVES):
             with tarfile.open(path) as packed:
-                read = ((item.name, packed.extractfile(item)) for item in packed if item.isfile())
-                found = {name: partial(bytes, content.read()) for name, content in read if content is not None}
+                found, total = {}, 0
+                for item in packed:
+                    check_fits(2.0 * (total := total + item.size))
+                    content = packed.extractfile(item) if item.isfile() else None
+                    found |= {item.name: partial(bytes, content.read())} if content is not None else {}
         else:
             found = {path.name: path.read_bytes}
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -60,6 +66,11 @@ def read(tree: Tree, name: str, where: Path) -> bytes:
         return tree[name]()
     except (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{where / name}: cannot be read ({reason(error)}); fetch it again") from None
+
+
+def _unzipped(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> bytes:
+    check_fits(2.0 * item.file_size)
+    return archive.read(item)
 
 
 def _members(stream: IO[bytes], before: str = "", offset: int = 0) -> Iterator[tuple[str, tuple[int, int]]]:

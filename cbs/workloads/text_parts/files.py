@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.errors import ConfigError, DataError
-from cbs.files import ended, inner_path
+from cbs.files import ended, inner_path, whole
 from cbs.workloads.text_parts.corpus import Corpus, Tokens, belongs_to_validation, make_corpus
 from cbs.workloads.text_parts.shards import TokenShards
 from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer, Tokenizer
@@ -159,7 +159,7 @@ def read_documents(path: Path, text_field: str = "text") -> Iterator[str]:
             case ".parquet":
                 yield from _read_parquet(path, text_field)
             case _:
-                yield path.read_bytes().decode("utf-8")
+                yield whole(path, 3.0).read_bytes().decode("utf-8")
 
 
 def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:

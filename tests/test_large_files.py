@@ -1,0 +1,98 @@
+"""Files that are larger than they look are told in one line, before they fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.read.importers.files import read_text
+from analysis.read.table import read_table
+from cbs import checksum, files
+from cbs.errors import DataError
+from cbs.training.parents import _saved
+from cbs.workloads.image_parts.formats import _unpacked
+from cbs.workloads.image_parts.trees import open_tree, read
+from cbs.workloads.text_parts.files import read_documents
+
+SIZE = 2**21
+"""Bytes of every file here, twice those of the memory that there seems to be."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cbs.files", "analysis.read.table", "cbs.workloads.image_parts.formats"):
+        monkeypatch.setattr(f"{module}.memory", lambda: SIZE // 2)
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    path = tmp_path / "sparse.txt"
+    with open(path, "wb") as file:
+        file.truncate(SIZE)
+    return path
+
+
+@pytest.mark.parametrize(
+    "call", [read_table, lambda path: read_text(path, "x"), lambda path: list(read_documents(path, "text")), _saved]
+)
+def test_a_sparse_file(sparse: Path, call: Callable[[Path], object]) -> None:
+    with pytest.raises(DataError, match=r"sparse\.txt.*it would take .* GB of memory, and this machine has") as told:
+        call(sparse)
+    assert "\n" not in str(told.value)
+
+
+def test_a_result(sparse: Path) -> None:
+    for call in (checksum.read_json, checksum.read_parquet):
+        with pytest.raises(OSError, match="of memory, and this machine has"):
+            call(sparse)
+
+
+def test_a_table_of_few_bytes_and_many_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"loss": pa.array([0.0] * (SIZE // 8))}), path)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"rows.parquet has 2.62e\+05 cells, more than fit in the memory"):
+        read_table(path)
+    with pytest.raises(OSError, match="of memory, and this machine has"):
+        checksum.read_parquet(path)
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bytes(SIZE))))
+    with pytest.raises(DataError, match="standard input is too long"):
+        read_table("-")
+
+
+def test_archives(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "zeros.tar.gz", "w:gz") as archive:
+        archive.addfile(item := tarfile.TarInfo("train/0/a.png"), io.BytesIO(bytes(SIZE)))
+        item.size = SIZE
+        archive.addfile(item, io.BytesIO(bytes(SIZE)))
+    with pytest.raises(DataError, match=r"zeros\.tar\.gz: .*it would take"):
+        open_tree(tmp_path / "zeros.tar.gz")
+    with zipfile.ZipFile(tmp_path / "zeros.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.png", bytes(SIZE))
+    with pytest.raises(DataError, match=r"a\.png: .*it would take"):
+        read(open_tree(tmp_path / "zeros.zip"), "a.png", tmp_path)
+    with pytest.raises(OSError, match="it would take"):
+        _unpacked(gzip.compress(bytes(SIZE)))
+    assert _unpacked(gzip.compress(bytes(1000))) == bytes(1000)
+
+
+def test_the_memory_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    machine = files.memory()
+    assert machine > 2**28
+    monkeypatch.setattr(Path, "read_text", lambda path: "1000\n")
+    assert files.memory() == 1000
+    monkeypatch.setattr(Path, "read_text", lambda path: "max\n")
+    assert files.memory() >= machine
