@@ -5,16 +5,31 @@ Sweeps know the analysis, not the other way round.
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import sys
+
+
+def stop_at_once(*_: object) -> None:
+    """What a signal does while modules are imported, where an exception may be lost."""
+    line = f"cbs: stopped; to run it again: {shlex.join(['cbs', *sys.argv[1:]])}\n"
+    os.write(2, line.encode(errors="backslashreplace"))
+    os._exit(130)
+
+
+PROGRAM = __name__ == "__main__" or os.path.basename(sys.argv[0]) == "cbs"
+if PROGRAM:
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:
+            signal.signal(getattr(signal, name), stop_at_once)
+
 import copy
 import functools
 import importlib
 import importlib.util
 import io
-import os
 import pkgutil
-import shlex
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +40,8 @@ import typer.core
 from rich.console import Console
 
 import cbs
+from cbs import interrupts
+from cbs.command_line import command_line
 from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.commands import command_modules, typed
 from cbs.registry.extensions import load
@@ -219,14 +236,6 @@ def neighbours() -> None:
         raise ConfigError(f"{problem}; remove it, or install {DISTRIBUTION} into a virtual environment of its own")
 
 
-def signals_as_interrupt() -> None:
-    """A job scheduler's stop and a closed terminal end a command as Ctrl-C does, except under ``nohup``."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
-
-
 def open_streams() -> None:
     """What was closed when this was started leads nowhere from now on, so that no file is given its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -266,35 +275,45 @@ def speak_any_language() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def main() -> None:
-    """Entry point: one clear line and exit code 2 for anything a person can put right."""
-    signals_as_interrupt()
+def outcome() -> int:
+    """Run the command and return its exit code; one clear line and code 2 for anything a person can put right."""
     open_streams()
     speak_any_language()
     try:
+        interrupts.install()
         standing_somewhere()
         neighbours()
         status = application(next(iter(sys.argv[1:]), None))(standalone_mode=False)
     except CbsError as error:
         errors.print(f"cbs: {error}", markup=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except UsageError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "cbs"
         message = error.format_message()  # type: ignore[attr-defined]
         errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
-        sys.exit(2)
-    except OSError as error:
-        if not cannot_be_told(error):
-            raise
-        errors.print(f"cbs: cannot write the answer to standard output: {reason(error)}", soft_wrap=True)
-        sys.exit(2)
+        return 2
     except (KeyboardInterrupt, typer.Abort):
         status = 130
+    except Exception as error:
+        if interrupts.interrupted():  # libraries make other errors of it
+            status = 130
+        elif isinstance(error, OSError) and cannot_be_told(error):
+            errors.print(f"cbs: cannot write the answer to standard output: {reason(error)}", soft_wrap=True)
+            return 2
+        else:
+            raise
     if status == 130:  # typer's own answer to Ctrl-C, too
-        command_line = shlex.join(["cbs", *sys.argv[1:]])
-        errors.print(f"cbs: stopped; to run it again: {command_line}", markup=False, soft_wrap=True)
-    sys.exit(status if isinstance(status, int) else 0)
+        errors.print(f"cbs: stopped; to run it again: {command_line()}", markup=False, soft_wrap=True)
+    return status if isinstance(status, int) else 0
+
+
+def main() -> None:
+    """Entry point."""
+    status = outcome()
+    for number in interrupts.NUMBERS if PROGRAM else ():
+        signal.signal(number, signal.SIG_IGN)  # while Python ends, too
+    sys.exit(status)
 
 
 if __name__ == "__main__":

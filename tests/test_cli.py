@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from analysis.estimate.definitions import DEFINITIONS
 from analysis.page_widths import VENUES
 from analysis.phrases import number
 from analysis.read.importers import IMPORTERS
+from cbs import interrupts
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
@@ -740,3 +742,33 @@ def test_the_shell_completes_commands_and_flags(tmp_path):
             text=True,
         )
         assert answer.stdout.split() == [completed], answer.stderr
+
+
+def test_a_signal_during_the_first_imports_is_one_line():
+    code = """
+import signal, sys
+class Meanwhile:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGTERM)
+sys.meta_path.insert(0, Meanwhile())
+sys.argv = ["cbs", "sweep", "-o", "a b"]
+import cli
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "cbs: stopped; to run it again: cbs sweep -o 'a b'\n")
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_none(monkeypatch, run):
+    def imports(*_: object) -> None:
+        interrupts.rearm()
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("numpy") from None
+
+    monkeypatch.setattr(cli, "application", imports)
+    code, _, err = run("sweep")
+    assert (code, err) == (130, "cbs: stopped; to run it again: cbs sweep\n")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import options
+from cbs.command_line import command_line
 from cbs.registry import completing, listed
 from sweeps.commands import panel
 from sweeps.commands.sweep import output_flags
@@ -118,12 +117,13 @@ def command(
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_seeds
         from cbs.trial.store import Store
-        from sweeps.external.asked import asked_sweep, check_there
+        from sweeps.external.asked import asked_sweep, check_there, told_secrets
         from sweeps.launching.loop import carry_out, prepare
         from sweeps.launching.policies.branch import Branch
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
-        from sweeps.running.cluster import Resources, check_listening
+        from sweeps.running.access import check_listening
+        from sweeps.running.cluster import Resources
         from sweeps.search.limits import Limits
         from sweeps.spec.overrides import split
         from sweeps.trackers import TRACKERS
@@ -157,6 +157,8 @@ def command(
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:
         check_there(program["command"])
+    for line in told_secrets(program["command"]):
+        note(line)
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=Limits(), source=None)
     trackers = list(dict.fromkeys(shown["log"] or ()))
@@ -169,7 +171,7 @@ def command(
     with errors.status("loading the data and timing a few steps"):
         plan = prepare(sweep, recipe, policy, output=shown["output"], resources=resources, note=note)
     workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
-    again = shlex.join(["cbs", *sys.argv[1:]])
+    again = command_line()
     if shown["dry_run"]:
         report = policy.preview(plan.sweep, plan.folder, plan.cost, workers)
     else:

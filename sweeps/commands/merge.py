@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cbs.command_line import command_line
 from sweeps.commands import AsJson
 
 PANEL = "Bring your data"
@@ -31,5 +30,5 @@ def command(
     """
     from sweeps.launching.merge import merge
 
-    done = merge(results, output, shlex.join(["cbs", *sys.argv[1:]]))
+    done = merge(results, output, command_line())
     typer.echo(json.dumps(done.to_json(), indent=2) if as_json else "\n".join(done.lines()))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +12,7 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import options
+from cbs.command_line import command_line
 from cbs.registry import listed
 from sweeps.commands import panel
 from sweeps.external.flags import program_flags
@@ -77,7 +76,7 @@ def command(
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_duration
         from cbs.trial.store import MANIFEST, Store
-        from sweeps.external.asked import asked_sweep, check_there
+        from sweeps.external.asked import asked_sweep, check_there, told_secrets
         from sweeps.folder.manifest import merged_manifest
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
@@ -86,7 +85,8 @@ def command(
         from sweeps.outlook.price import checked_gpu_hour
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
-        from sweeps.running.cluster import Resources, check_listening
+        from sweeps.running.access import check_listening
+        from sweeps.running.cluster import Resources
         from sweeps.running.prestart import PrestartedRay
         from sweeps.running.time_limit import time_limit
         from sweeps.spec.overrides import split
@@ -118,6 +118,8 @@ def command(
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:
         check_there(program["command"])
+    for line in told_secrets(program["command"]):
+        note(line)
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])
     limit = time_limit(parse_duration(ending["stop_after"], "--stop-after") if ending["stop_after"] else None, began)
@@ -145,7 +147,7 @@ def command(
             note=note,
         )
     workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
-    again = shlex.join(["cbs", *sys.argv[1:]])
+    again = command_line()
     if dry_run:
         if not outer and (plan.folder / MANIFEST).exists():
             merged_manifest(Store(plan.folder), plan.sweep, again)  # refuses what the sweep itself would refuse

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cbs.command_line import masked
 from cbs.errors import ConfigError
 from cbs.training.parents import parent_at
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by
@@ -89,6 +90,16 @@ def check_there(command: str) -> None:
             f"--command: {script} is not in {Path.cwd()}; check its spelling, or start cbs in the folder that has it, "
             "because the command runs in the same folder"
         )
+
+
+def told_secrets(command: str | None) -> list[str]:
+    """Return a note if a program is given a key, a token or a password, which every record of the sweep would hold."""
+    if not command or masked(command) == command:
+        return []
+    return [
+        f"note: results hold the program's command line as it is, also what is *** in {masked(command)}; give it in an "
+        "environment variable instead"
+    ]
 
 
 def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import importlib
 import logging
 import math
 import os
 import resource
-import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import ConfigError, reason
-from sweeps.running.interrupts import signals_as_interrupt, uninterrupted
+from cbs.errors import ConfigError, Unfinished, reason
+from cbs.interrupts import interrupted, signals_as_interrupt, uninterrupted
+from sweeps.running.access import check_guarded, token_of
 from sweeps.running.scratch import (
     check_room,
     folder_of_sockets,
@@ -50,10 +53,13 @@ CPU."""
 _PRIVATE = "local"
 """Ray's word for a new private instance; without an address it would join RAY_ADDRESS, which cluster jobs have set."""
 
-_TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
+_TOKEN_HINT = "its token is looked for in ~/.ray/auth_token, or where RAY_AUTH_TOKEN_PATH says; --insecure does without"
 
-CONNECT_SECONDS = 5.0
-"""Seconds to wait for a cluster's port to answer; Ray itself would keep trying for minutes."""
+MOST_CONNECT_SECONDS = 45.0
+"""Seconds to wait for a cluster; Ray itself would keep trying for minutes."""
+
+END_SECONDS, MOST_END_SECONDS = 3.0, 20.0
+"""Seconds to wait for the end of a start that was interrupted, and of Ray."""
 
 _LEAST = {
     "NOFILE": (64, "open files (ulimit -n)"),
@@ -80,6 +86,7 @@ class Resources:
         gpus_per_trial: number of GPUs, or share of one, that a trial takes; ``None`` for one per worker if there are
             any. An external command may take several; a trial trained by this package takes at most one per worker.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
+        insecure: whether a cluster is used even if it asks nobody for a token.
         trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` to derive it
             from the plan with :func:`sweeps.running.patience.patience`.
     """
@@ -90,6 +97,7 @@ class Resources:
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
     address: str | None = None
+    insecure: bool = False
     trial_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -202,12 +210,10 @@ def connected(
     if engine is None and ray.is_initialized():
         yield False
         return
-    # Ray installs a SIGTERM handler of its own; ours has to be installed after it.
-    with output_to_error(), contextlib.ExitStack() as stack:
+    with output_to_error(), signals_as_interrupt():
         engine = engine or Engine(resources)
         try:
             engine.start()
-            stack.enter_context(signals_as_interrupt())
             yield True
             if keep is not None:
                 keep(engine)
@@ -233,7 +239,11 @@ class Engine:
             "log_to_driver": False,
             "address": resources.address or _PRIVATE,
         }
+        self._resources, self._token = resources, contextlib.ExitStack()
         self._folder: Path | None = None
+        self._thread: threading.Thread | None = None
+        self._started, self._over = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
         if resources.address is not None:
             return
         check_limits()
@@ -246,25 +256,66 @@ class Engine:
             "_temp_dir": str(self._folder),
         }
 
+    def begin(self) -> None:
+        """Begin to start or connect to Ray, in a thread of its own: in the main thread Ray would take over SIGTERM, and
+        no signal would reach a call that does not return. The thread stays, as Ray's processes die with it."""
+        self._token.enter_context(token_of(self._resources.address, insecure=self._resources.insecure))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
     def start(self) -> None:
         """Start or connect to Ray; does nothing if that has been done.
 
         Raises:
             ConfigError, EngineLost, Unfinished: see :func:`connected`.
         """
-        import ray
-
-        logging.getLogger("ray").setLevel(logging.CRITICAL)
-        if not ray.is_initialized():
-            _start(self._options)
+        if self._thread is None:
+            self.begin()
+        if not self._started.wait(None if self._folder is not None else MOST_CONNECT_SECONDS):
+            raise Unfinished(f"Ray at {self._options['address']} does not answer; is the cluster up ('ray status')?")
+        if self._error is not None:
+            raise self._error
 
     def stop(self) -> None:
-        """Stop or disconnect from Ray, whatever state it is in."""
+        """Stop or disconnect from Ray, whatever state it is in.
+
+        A Ray whose start was interrupted is killed, and so is what is left of one that does not end by itself.
+        """
         import ray
 
-        ray.shutdown()
+        from sweeps.running.control import end_processes
+
+        if self._thread is not None:
+            if interrupted() and self._folder is not None and not self._started.is_set():
+                end_processes(self._folder)
+            there = self._started.wait(END_SECONDS if interrupted() or self._folder is None else None)
+            self._over.set()
+            self._thread.join(MOST_END_SECONDS if there else 0.0)
+            if self._thread.is_alive():
+                atexit.unregister(ray.shutdown)  # it would not return
         if self._folder is not None:
+            end_processes(self._folder)
             remove_folder(self._folder)
+        self._token.close()
+
+    def _run(self) -> None:
+        try:
+            import ray
+
+            from sweeps.running.control import address
+
+            logging.getLogger("ray").setLevel(logging.CRITICAL)
+            if not ray.is_initialized():
+                _start(self._options)
+                given = self._resources.address
+                if given is not None and not self._resources.insecure:
+                    check_guarded(given if address() is None else ray.get_runtime_context().gcs_address)
+            importlib.import_module("sweeps.running.tuning")
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            self._error = error
+        self._started.set()
+        self._over.wait()
+        ray.shutdown()
 
 
 def check_home(error: Exception | None = None) -> None:
@@ -349,20 +400,3 @@ def _holds(node: dict[str, float], cpus: int, gpus: float) -> int:
     """Return how many trials fit on a node."""
     held = int(node.get("CPU", 0) // cpus)
     return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held
-
-
-def check_listening(address: str) -> None:
-    """Check that something listens at ``host:port`` (``auto`` is left to Ray).
-
-    Raises:
-        ConfigError: if the address has no port, or nothing answers there.
-    """
-    if address == "auto":
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"--address takes host:port or auto, got {address!r}")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot reach Ray at {address}: {error}; is the cluster up ('ray status')?") from None

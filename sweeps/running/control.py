@@ -7,7 +7,9 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import ray
 
@@ -35,15 +37,21 @@ def address() -> tuple[str, int] | None:
 def refused(place: tuple[str, int] | None) -> bool:
     """Return whether connections are refused there; a slow service, or one behind a failing network, may still
     answer."""
-    if place is None:
-        return False
+    return isinstance(_failure(place), ConnectionRefusedError)
+
+
+def silent(place: tuple[str, int] | None) -> bool:
+    """Return whether nobody can be connected to there, for whatever reason."""
+    return _failure(place) is not None
+
+
+def _failure(place: tuple[str, int] | None) -> OSError | None:
     try:
-        socket.create_connection(place, timeout=CONNECT_SECONDS).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+        if place is not None:
+            socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def died() -> Callable[[], bool]:
@@ -69,15 +77,17 @@ def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterato
     The main thread is then in a call of Ray that will not return, where no signal or exception reaches it.
 
     Args:
-        gone: returns whether the control service is gone.
+        gone: returns whether the control service is gone, after :data:`CONNECT_SECONDS` at the latest.
         last_words: called before the exit; reports the reason and releases what others wait for.
     """
     over = threading.Event()
 
     def watch() -> None:
-        since = 0.0
+        since, looked = 0.0, time.monotonic()
         while not over.wait(LOOK_SECONDS):
-            since = since + LOOK_SECONDS if gone() else 0.0
+            found, before, looked = gone(), looked, time.monotonic()
+            # the clock also runs while this process is stopped or the machine sleeps
+            since = since + min(looked - before, LOOK_SECONDS + CONNECT_SECONDS) if found else 0.0
             if since >= STUCK_SECONDS:
                 try:
                     last_words()
@@ -90,6 +100,19 @@ def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterato
         yield
     finally:
         over.set()
+
+
+def end_processes(folder: Path) -> None:
+    """Kill all processes that were started with a folder of temporary files, such as Ray's own, and their descendants;
+    Ray's agents would notice only after many seconds that the others are gone."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
+                for each in [process, *process.children(recursive=True)]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
 
 
 def leave() -> None:

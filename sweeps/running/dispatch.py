@@ -6,7 +6,7 @@ import functools
 
 from cbs.errors import Unfinished
 from sweeps.running.cluster import EngineLost, Resources, connected
-from sweeps.running.control import address, refused, watched
+from sweeps.running.control import address, silent, watched
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.run import SweepRun
 
@@ -35,13 +35,13 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
             try:
                 with (
                     connected(resources, *(() if ahead is None else (ahead.taken(), ahead.keep))) as ours,
-                    watched(functools.partial(refused, address()), run.last_words),
+                    watched(functools.partial(silent, address()), run.last_words),
                 ):
                     tune_search(run, resources)
             except EngineLost as error:
                 done = sum(len(results) for results in run.search.results.values())
                 lost, finished = (lost + 1 if done == finished else 1), done
-                if not ours or lost > MAX_ENGINES:
+                if not ours or resources.address is not None or lost > MAX_ENGINES:
                     raise Unfinished(f"Ray has died ({error})") from error
                 run.note("Ray has died; it is started again, and trials resume from their checkpoints")
                 run.all_lost()

@@ -18,6 +18,10 @@ def resource_flags(
         typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.", hidden=True)] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Use a cluster that obeys everybody, without a token.", hidden=True),
+    ] = False,
 ) -> dict[str, Any]:
     """Return the given options as keyword arguments of :class:`sweeps.running.cluster.Resources`."""
     return dict(locals())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -52,9 +53,14 @@ def remove_folder(place: Path) -> None:
 
 
 def remove_own_folders() -> None:
-    """Remove all temporary folders of this process."""
+    """Remove all temporary folders of this process, not those of one that it was forked from."""
     while _own:
-        shutil.rmtree(_own.pop(), ignore_errors=True)
+        folder = _own.pop()
+        if folder.name.startswith(f"{_FOLDER}{os.getpid()}-"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+atexit.register(remove_own_folders)
 
 
 def folder_of_sockets() -> str | None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from cbs import interrupts
+
 _SOON = 1e-2
 """Seconds until a timer fires at once; a timer of 0 seconds would never fire."""
 
@@ -44,7 +46,8 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
                 signal.setitimer(signal.ITIMER_REAL, _SOON)
                 return
             caller = caller.f_back
-        signal.default_int_handler(number, frame)
+        interrupts.rearm()  # time is over once, and whatever was raised before may have been dropped
+        interrupts.interrupt(number, frame)
 
     before, sys.unraisablehook = signal.signal(signal.SIGALRM, interrupt), once_more
     if seconds is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -13,18 +14,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 import ray
+from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
 from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
+from cbs.interrupts import interrupted, rearm, signals_as_interrupt, uninterrupted
 from sweeps.folder import processes
 from sweeps.folder.processes import described
-from sweeps.running import cluster, scratch, tuning
+from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
 from sweeps.running.cluster import (
     Engine,
@@ -34,7 +41,7 @@ from sweeps.running.cluster import (
     connected,
 )
 from sweeps.running.dispatch import MAX_ENGINES, run_search
-from sweeps.running.interrupts import signals_as_interrupt, uninterrupted
+from sweeps.running.prestart import PrestartedRay
 from sweeps.running.streams import output_to_error
 
 
@@ -124,11 +131,16 @@ def test_a_stop_is_an_interrupt_but_not_under_nohup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with signals_as_interrupt():
+            rearm()  # from what went before
             signal.raise_signal(signal.SIGHUP)
+            assert not interrupted()
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGQUIT)  # the first one ends it
+            assert interrupted()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        rearm()
         with signals_as_interrupt(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
@@ -166,6 +178,126 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
         run_search(run, Resources(workers=1))
     assert (len(started), len(notes)) == (1 + MAX_ENGINES, MAX_ENGINES)
     assert not any(Path(folder).exists() for folder in started)
+
+
+def test_a_cluster_that_does_not_answer_is_given_up_and_so_is_an_end_that_never_comes(monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: never.wait())
+    ended: list[object] = []
+    monkeypatch.setattr(ray, "shutdown", never.wait)
+    monkeypatch.setattr(atexit, "unregister", ended.append)
+    for name in ("MOST_CONNECT_SECONDS", "END_SECONDS", "MOST_END_SECONDS"):
+        monkeypatch.setattr(cluster, name, 0.05)
+    with pytest.raises(Unfinished, match=r"^Ray at 10\.0\.0\.1:6379 does not answer; is the cluster up"):
+        connected(Resources(address="10.0.0.1:6379")).__enter__()
+    assert len(ended) == 1
+    never.set()
+
+
+def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
+    @contextlib.contextmanager
+    def lost(*_: object):
+        raise EngineLost("its control service is gone")
+        yield
+
+    monkeypatch.setattr("sweeps.running.dispatch.connected", lost)
+    run: Any = SimpleNamespace(
+        over=False, begin=lambda: None, end=lambda: None, note=pytest.fail, search=SimpleNamespace(results={})
+    )
+    with pytest.raises(Unfinished, match=r"^Ray has died \(its control service is gone\)$"):
+        run_search(run, Resources(workers=1, address="10.0.0.1:6379"))
+
+
+@pytest.mark.parametrize(
+    ("address", "insecure", "before", "mode", "own"),
+    [
+        (None, False, "disabled", "token", True),
+        ("host:1", False, None, "token", False),
+        ("host:1", False, "disabled", "token", False),
+        ("host:1", False, "k8s", "k8s", False),
+        ("host:1", True, None, "disabled", False),
+        ("host:1", True, "token", "token", False),
+    ],
+)
+def test_ray_has_a_token_and_a_private_one_its_own(monkeypatch, address, insecure, before, mode, own):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "theirs")
+    if before is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", before)
+    monkeypatch.setattr(access, "_read_again", lambda: None)
+    with access.token_of(address, insecure=insecure):
+        assert os.environ["RAY_AUTH_MODE"] == mode
+        assert (os.environ["RAY_AUTH_TOKEN"] != "theirs") is own
+        assert len(os.environ["RAY_AUTH_TOKEN"]) >= (64 if own else 6)
+    assert (os.environ.get("RAY_AUTH_MODE"), os.environ["RAY_AUTH_TOKEN"]) == (before, "theirs")
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "tls", "refused"),
+    [
+        ("host:1", 0, "0", True),
+        ("host:1", 3, "0", False),
+        ("host:1", 1, "0", False),  # it did not say
+        ("host:1", 0, "1", False),
+    ],
+)
+def test_a_cluster_that_answers_without_a_token_is_refused(monkeypatch, address, code, tls, refused):
+    def asked(command, *, env, **_):
+        assert (command[-1], env["RAY_AUTH_MODE"]) == (address, "disabled")
+        return SimpleNamespace(returncode=code)
+
+    monkeypatch.setenv("RAY_USE_TLS", tls)
+    monkeypatch.setattr(access.subprocess, "run", asked)
+    one_line = pytest.raises(
+        ConfigError, match=r"host:1 obeys everybody who reaches it.*RAY_AUTH_MODE=token.*--insecure"
+    )
+    with one_line if refused else contextlib.nullcontext():
+        access.check_guarded(address)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_one_behind_ray_client_is_asked_as_ray_client_does(monkeypatch, guarded):
+    class Servicer(ray_client_pb2_grpc.RayletDriverServicer):
+        def ClusterInfo(self, request, context):
+            if guarded:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+            return ray_client_pb2.ClusterInfoResponse()
+
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    server = grpc.server(ThreadPoolExecutor(1))
+    ray_client_pb2_grpc.add_RayletDriverServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with contextlib.nullcontext() if guarded else pytest.raises(ConfigError, match="--insecure"):
+        access.check_guarded(f"ray://127.0.0.1:{port}")
+    server.stop(None)
+
+
+def test_an_interrupt_while_ray_starts_waits_for_nothing_and_leaves_no_process(monkeypatch):
+    """What Ray has started so far names its folder."""
+    starting: list[subprocess.Popen[bytes]] = []
+
+    def slow(**options):
+        starting.append(
+            subprocess.Popen([sys.executable, "-c", "input()", options["_temp_dir"]], stdin=subprocess.PIPE)
+        )
+        starting[0].wait()
+        raise RuntimeError("it was killed")
+
+    def stopped() -> None:
+        while not starting:
+            time.sleep(0.01)
+        rearm()  # from what went before
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt(), PrestartedRay(Resources(workers=1)):
+        stopped()
+    assert starting[0].returncode == -signal.SIGKILL
+    assert not Path(starting[0].args[-1]).exists()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,13 +19,14 @@ from typing import Any
 import pytest
 
 from cbs import report_settings
+from cbs.command_line import command_line, masked
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
-from sweeps.external.asked import check_there
+from sweeps.external.asked import check_there, told_secrets
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
@@ -526,3 +528,18 @@ def until(true: Any, seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("train.py --api-key sk-1 --lr {lr}", "train.py --api-key *** --lr {lr}"),
+        ("train.py --hf_token=abc --password 'x y'", "train.py --hf_token=*** --password ***"),
+        ("train.py --tokens-per-example 32 --token-file f", "train.py --tokens-per-example 32 --token-file f"),
+    ],
+)
+def test_keys_in_command_lines_are_not_shown(typed, shown, monkeypatch):
+    assert masked(typed) == shown
+    assert [shown in line for line in told_secrets(typed)] == ([] if typed == shown else [True])
+    monkeypatch.setattr(sys, "argv", ["cbs", "sweep", "--command", typed])
+    assert shlex.split(command_line()) == ["cbs", "sweep", "--command", shown]

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,11 +19,12 @@ import pytest
 
 import analysis
 import cli
+from cbs import interrupts
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.bounds import BOUNDS
-from sweeps.running import dispatch
+from sweeps.running import access, dispatch
 from sweeps.running.scratch import remove_stale_folders
 from tests import fresh
 from tests.sweeps import faulty
@@ -238,7 +240,7 @@ def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_pa
         def saving(result):
             save(result)
             if next(count, None) == 1:
-                assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+                assert signal.getsignal(signal.SIGTERM) is interrupts.interrupt
                 signal.raise_signal(signal.SIGTERM)
 
         run.store.save = saving
@@ -270,6 +272,31 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     assert stored(tmp_path / "interrupted") >= 2
     assert not stale.exists()
     wait_for(lambda: not processes_of(process.pid), "processes of an interrupted sweep stay behind")
+
+
+SENT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(12))
+def test_an_interrupt_at_any_moment_is_one_line_and_leaves_nothing(tmp_path, moment):
+    """From the first import on, through the start of Ray; every other one comes twice."""
+    chance = random.Random(moment)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(tmp_path / "sweep")], cwd=ROOT,
+        stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    wait_for(lambda: "cli.py" in Path(f"/proc/{process.pid}/cmdline").read_text(), "it does not start")
+    time.sleep(0.15 + 7.0 * (moment + chance.random()) / 12)
+    for _ in range(1 + moment % 2):
+        process.send_signal(SENT[moment // 2 % len(SENT)])
+        time.sleep(chance.random() / 2)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert re.fullmatch(r"cbs: stopped; .*: cbs sweep .*\n", err), err
+    time.sleep(1.0)
+    assert not processes_of(process.pid)
+    assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{process.pid}-*"))
 
 
 KILLS = {"driver": 4, "worker": 4, "trial": 4, "raylet": 3, "bounds": 5}
@@ -402,6 +429,34 @@ def test_sweeps_in_two_process_namespaces_that_share_tmp_leave_each_other_alone(
         _, err = first.communicate(timeout=DEADLINE)
     assert first.returncode == 130, err
     assert not live_folders(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", [None, 65534], ids=["same user", "another user"])
+def test_who_has_no_token_commands_no_ray_of_ours_and_another_user_sees_no_file(tmp_path, user):
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root can be another user")
+    process = start(tmp_path / "sweep", workers=1, what=[*COMMAND, "--set", "max_steps=20000", "--lrs", "1e-7"])
+    try:
+        wait_while_running(process, lambda: descendants(process.pid, RAYLET) and len(live_folders(process)) >= 2)
+        (raylet,) = descendants(process.pid, RAYLET)
+        words = Path(f"/proc/{raylet}/cmdline").read_text().split("\0")
+        (address,) = [word.partition("=")[2] for word in words if word.startswith("--gcs-address=")]
+        wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "wrong"}
+        for surroundings in {"RAY_AUTH_MODE": "disabled"}, wrong:
+            become = f"import os; os.setuid({user})" if user is not None else ""  # who may start no Python of ours
+            probe = subprocess.run(
+                [sys.executable, "-c", access._PROBE.replace("\ntry:", f"\n{become}\ntry:"), address],
+                env={**os.environ, **surroundings}, check=False, capture_output=True,
+            )  # fmt: skip
+            assert probe.returncode == access._REFUSED, probe.stderr
+        for folder in live_folders(process):
+            listing = subprocess.run(["ls", folder], check=False, capture_output=True, user=user)
+            assert (listing.returncode == 0) is (user is None)
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=DEADLINE)
 
 
 def namespace(*kinds: str) -> list[str]:

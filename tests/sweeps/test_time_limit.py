@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cbs.interrupts import uninterrupted
 from sweeps.launching import launch
-from sweeps.running.interrupts import uninterrupted
 from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import AsJson, pairs
+from cbs.command_line import command_line
 from cbs.registry import listed
 
 PANEL = "Bring your data"
@@ -86,9 +85,7 @@ def command(
     settings = Settings(**given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials)
     if errors.is_terminal:  # without a spinner, because wandb may ask for a login
         errors.print(f"reading {', '.join(sources)}", markup=False)
-    imported = import_runs(
-        sources, output, settings, format=format, add=add, command=shlex.join(["cbs", *sys.argv[1:]])
-    )
+    imported = import_runs(sources, output, settings, format=format, add=add, command=command_line())
     if as_json:
         typer.echo(json.dumps(imported.to_json(), indent=2, allow_nan=False))
     else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ import typer
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from analysis.options import AsJson, MetricName, ResultsPath, Targets, config_of, options
+from cbs.command_line import command_line
 from cbs.errors import ConfigError
 
 
@@ -58,7 +57,7 @@ def command(
     with errors.status("analyzing"):
         from analysis.questions.report.answer import Page, follow, report
 
-        command = shlex.join(["cbs", *sys.argv[1:]])
+        command = command_line()
         about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
 
         def write(refresh: int | None = None) -> Page:
