@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbs.optimizers.adam import Adam
 from cbs.optimizers.contract import CheckedOptimizer, evaluated
 
 
@@ -93,7 +94,7 @@ class CompositeOptimizer(CheckedOptimizer):
     def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
         """Return the dtype in which the part of ``param`` keeps its state."""
         for part in self.optimizers:
-            if isinstance(part, CheckedOptimizer) and any(
+            if isinstance(part, CheckedOptimizer | Adam) and any(
                 param is member for group in part.param_groups for member in group["params"]
             ):
                 return part.state_dtype(name, param)

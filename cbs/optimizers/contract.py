@@ -87,19 +87,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
         Raises:
             ValueError: if the groups do not match, or both have parameter names and these are in another order.
         """
-        seen: list[dict[str, Any]] = []
-
-        def look(_: torch.optim.Optimizer, final: dict[str, Any]) -> None:
-            self._check_order(final)
-            seen.append(final)
-
-        # Runs after all other hooks, so it receives the state that they return.
-        handle = self.register_load_state_dict_pre_hook(look)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            handle.remove()
-        self._keep_precision(seen[-1])
+        load_precisely(self, super().load_state_dict, state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         # A scheduler leaves its own step() among the attributes.
@@ -129,17 +117,38 @@ class CheckedOptimizer(torch.optim.Optimizer):
                 "the optimizer in that order, or reorder the state in a load_state_dict pre-hook"
             )
 
-    def _keep_precision(self, state_dict: dict[str, Any]) -> None:
-        # torch casts what it loads to the parameter's type, which would round the float32 state of bfloat16 weights.
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        params = [param for group in self.param_groups for param in group["params"]]
-        for key, param in zip(keys, params, strict=True):
-            for name, saved in state_dict["state"].get(key, {}).items():
-                if isinstance(saved, Tensor):
-                    loaded = self.state[param][name]
-                    dtype = self.state_dtype(name, param) if saved.is_floating_point() else saved.dtype
-                    # A copy, since a step writes to the state and what was loaded may still be another optimizer's.
-                    self.state[param][name] = saved.to(loaded.device, dtype or loaded.dtype, copy=True)
+
+def load_precisely(optimizer: Any, load: Callable[[dict[str, Any]], None], state_dict: dict[str, Any]) -> None:
+    """Load a state whose tensors then have the types that ``optimizer.state_dtype`` says: torch casts what it loads to
+    the parameter's type, which would round the float32 state of bfloat16 weights.
+
+    Args:
+        optimizer: the optimizer.
+        load: torch's own ``load_state_dict``.
+        state_dict: what to load.
+    """
+    seen: list[dict[str, Any]] = []
+
+    def look(_: torch.optim.Optimizer, final: dict[str, Any]) -> None:
+        if isinstance(optimizer, CheckedOptimizer):
+            optimizer._check_order(final)
+        seen.append(final)
+
+    # Runs after all other hooks, so it receives the state that they return.
+    handle = optimizer.register_load_state_dict_pre_hook(look)
+    try:
+        load(state_dict)
+    finally:
+        handle.remove()
+    keys = [key for group in seen[-1]["param_groups"] for key in group["params"]]
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for key, param in zip(keys, params, strict=True):
+        for name, saved in seen[-1]["state"].get(key, {}).items():
+            if isinstance(saved, Tensor):
+                loaded = optimizer.state[param][name]
+                dtype = optimizer.state_dtype(name, param) if saved.is_floating_point() else saved.dtype
+                # A copy, since a step writes to the state and what was loaded may still be another optimizer's.
+                optimizer.state[param][name] = saved.to(loaded.device, dtype or loaded.dtype, copy=True)
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from cbs.optimizers import adam as adam_module
 from cbs.optimizers.adam import Adam, AdamW
+from cbs.optimizers.base import build_optimizer
+from cbs.trial.config import Choice
 
 EITHER = pytest.mark.parametrize(("kind", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
 
@@ -151,3 +154,64 @@ def test_a_gradient_scaler_unscales_whatever_lies_in_memory(kind: type, theirs: 
         if seed < 3:
             optimizers[0].step()
     torch.testing.assert_close(*params)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "normuon", "muonh", "adamh", "mona", "lamb", "merit"])
+def test_half_precision_weights_have_float32_state(name):
+    half, choice = (
+        nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 8)).bfloat16(),
+        Choice(name=name, options={"betas": (0.9, 0.999)}),
+    )
+    optimizer = build_optimizer(choice, half, 1e-2)
+    for step in range(60):  # in bfloat16 the second moment would stay where it is after 30
+        for param in half.parameters():
+            param.grad = torch.full_like(param, 1.0 if step < 30 else 1e-3)
+        optimizer.step()
+    tensors = [value for state in optimizer.state.values() for value in state.values()]
+    assert {value.dtype for value in tensors} == {torch.float32}
+    expected = (1 - 0.999**30) * 0.999**30
+    assert optimizer.state[half[0].weight]["exp_avg_sq"].mean().item() == pytest.approx(expected, rel=1e-4)
+    loaded = build_optimizer(choice, half, 1e-2)
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for param in half.parameters():
+        for key, value in optimizer.state[param].items():
+            assert loaded.state[param][key].dtype == value.dtype
+            torch.testing.assert_close(loaded.state[param][key], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("amsgrad", [True, False])
+@pytest.mark.parametrize("large", [True, False])
+def test_a_step_in_half_precision_is_that_of_float32_rounded(monkeypatch, fused, amsgrad, large):
+    if not large:
+        monkeypatch.setattr(adam_module, "_PIECE", 1)
+    values = [torch.randn(3, 5).bfloat16(), torch.randn(7), torch.randn(4).half()]
+    params = [nn.Parameter(value) for value in values]
+    twins = [nn.Parameter(param.detach().float().clone()) for param in params]
+    ours = Adam(params, lr=1e-2, betas=(0.9, 0.999), weight_decay=0.1, amsgrad=amsgrad, fused=fused)
+    torchs = torch.optim.Adam(twins, lr=1e-2, betas=(0.9, 0.999), weight_decay=0.1, amsgrad=amsgrad, fused=fused)
+    for _ in range(5):
+        for param, twin in zip(params, twins, strict=True):
+            twin.data.copy_(param.detach())
+            param.grad = torch.randn_like(param)
+            twin.grad = param.grad.float()
+        ours.step()
+        torchs.step()
+        for param, twin in zip(params, twins, strict=True):
+            torch.testing.assert_close(param.detach(), twin.detach().to(param.dtype), rtol=0, atol=0)
+            assert ours.state[param].keys() == torchs.state[twin].keys()
+    assert ours.param_groups[0]["params"] == params
+
+
+def test_a_compiled_step_in_half_precision_is_the_same():
+    params, others = ([nn.Parameter(torch.ones(3, 3).bfloat16()), nn.Parameter(torch.ones(2))] for _ in range(2))
+    plain, compiled = AdamW(params, lr=0.1), AdamW(others, lr=0.1)
+    run = torch.compile(compiled.step, backend="eager")
+    for _ in range(3):
+        for param, other in zip(params, others, strict=True):
+            param.grad = torch.randn_like(param)
+            other.grad = param.grad.clone()
+        plain.step()
+        run()
+    for param, other in zip(params, others, strict=True):
+        torch.testing.assert_close(param, other)
