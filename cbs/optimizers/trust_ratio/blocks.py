@@ -27,7 +27,7 @@ class Extent(NamedTuple):
     shared: int
 
 
-CPU = Extent(small=2**16, shared=2**19)
+CPU = Extent(small=2**16, shared=2**18)
 ACCELERATOR = Extent(small=2**22, shared=2**24)
 
 

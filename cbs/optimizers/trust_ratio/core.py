@@ -36,7 +36,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
     the processes that hold their shards.
 
     Extra memory of a step: twice the largest parameter in the dtype of its state, or three times the size of a shared
-    block (0.5 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
+    block (0.25 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
 
     All subclasses have the options ``lr`` (a number, or a tensor of one element), ``weight_decay``, ``ratio_from_ndim``
     and ``decay_from_ndim`` (tensors with fewer dimensions have ratio 1, and no weight decay), ``foreach`` (``False``:
