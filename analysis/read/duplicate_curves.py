@@ -13,6 +13,9 @@ import pandas as pd
 FEWEST = 3
 """Number of values after step 0, all different, that two curves do not share by chance."""
 
+LEAST = 0.05
+"""Least share of seeds with the result of another one, to five digits and more, that is not chance."""
+
 LoggedPoints = tuple[tuple[int, float], ...]
 """Pairs of step and value."""
 
@@ -29,7 +32,8 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
     ``notes`` gets a line for each of seed, learning rate, batch size and tuned options that made no difference, by
     sweep and optimizer. Two curves are the same if their steps and values after step 0 are equal, bit by bit, as far as
-    both go; the longest of several copies is kept.
+    both go; the longest of several copies is kept. Trials that have a result and hardly a curve are copies if at least
+    three of a sweep and optimizer have the results of other seeds, to all of five digits or more.
 
     ``trials`` has the columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
     evaluation curve in ``steps`` and ``values``.
@@ -41,7 +45,8 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     }
     # a setting that is unknown, NaN, is alike in all trials that lack it
     columns = [["unknown" if value != value else value for value in trials[name]] for name in ("group", *_MEANT)]
-    alike = {row: key for row, key in zip(trials.index, zip(*columns, strict=True), strict=True) if row in curves}
+    keys = dict(zip(trials.index, zip(*columns, strict=True), strict=True))
+    alike = {row: key for row, key in keys.items() if row in curves}
     owners = dict(zip(trials.index, zip(trials["sweep"], map(str, trials["choice"]), strict=True), strict=True))
     copies: list[Any] = []
     for place, (name, (words, meaning)) in enumerate(_MEANT.items(), start=1):
@@ -58,7 +63,37 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
             f"the training program did not use it: {meaning}"
             for (sweep, optimizer), count in counts.items()
         ]
+    ends = {row: end for row in keys.keys() - curves.keys() if (end := _end(trials.loc[row, "values"])) is not None}
+    for owner in dict.fromkeys(owners[row] for row in sorted(ends)):
+        mine = [row for row in sorted(ends) if owners[row] == owner]
+        runs = {row: (*keys[row][:1], *keys[row][2:], trials.loc[row, "steps"][-1]) for row in mine}
+        copied, pairs = _copied_seeds(runs, ends)
+        if len({ends[row] for row in copied}) >= FEWEST and len(copied) >= LEAST * pairs:
+            copies += copied
+            notes.append(
+                "sweep {}, {}: {} trials have, to the last digit, the result of another seed, so they were copied, or "
+                "the training program did not use the seed: identical runs count once".format(*owner, len(copied))
+            )
     return trials.drop(index=copies).reset_index(drop=True)
+
+
+def _end(values: Sequence[Any]) -> float | None:
+    """Return the last value of a curve that is too short to identify a run; ``None`` if four digits state it."""
+    last = float(np.asarray(values, dtype=float)[-1]) if len(values) else float("nan")
+    return last if np.isfinite(last) and float(f"{last:.4g}") != last else None
+
+
+def _copied_seeds(keys: Mapping[Any, Any], ends: Mapping[Any, float]) -> tuple[list[Any], int]:
+    """Return the trials whose last value an earlier trial of the same key has, and the number of those that have one to
+    compare with."""
+    seen: dict[Any, set[float]] = {}
+    copied, pairs = [], 0
+    for row, key in keys.items():
+        before = seen.setdefault(key, set())
+        pairs += bool(before)
+        copied += [row] * (ends[row] in before)
+        before.add(ends[row])
+    return copied, pairs
 
 
 def shared_runs(trials: pd.DataFrame) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Equivalence:
         best: the batch size with the smallest loss, with the smallest and the largest one that may have it; an end is
             open if that is the smallest or the largest one that was run, because one beyond may be better.
         largest_within: the largest batch size whose loss is at most the margin above the smallest of those that were
-            run; no value, or an open end, if this includes the largest batch size.
+            run; no value, or an open end, if this includes the largest batch size; unknown if a loss is a bound.
         largest_equal, smallest_worse: the largest batch size that is shown to be within the margin, and the smallest
             one above the best that is shown not to be; ``None`` if there is none.
     """
@@ -63,7 +63,8 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
     """Compare all batch sizes, in increasing order, with the best of them.
 
     Those whose loss is a bound, because the best learning rate is at the edge of the grid, are left out of the
-    comparisons; it is only said that they may be the best.
+    comparisons. Any of them may be better than the best of the others, so that nothing is called equal, no largest size
+    is named, and excesses are open above.
 
     Args:
         found: the losses.
@@ -71,23 +72,27 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
         confidence: two-sided confidence; each kind of error has half of the remaining probability.
     """
     kept, excesses = np.flatnonzero(~found.edges), [Excess() for _ in found.sizes]
+    bounds = len(kept) < len(found.sizes)
     if not len(kept):
         return Equivalence(excesses=tuple(excesses))
     here, values = found.sizes[kept], found.values[kept] - found.values[kept].min()
     if not len(found.drawn):
         for at, value in zip(kept, values, strict=True):
             excesses[at] = Excess(float(value))
-        best, within = Quantity(float(here[values.argmin()])), _largest(found, margin, confidence)
-        return Equivalence(excesses=tuple(excesses), best=best, largest_within=Quantity(within.value))
+        best, within = Quantity(float(here[values.argmin()])), _largest(found, margin, confidence).value
+        return Equivalence(excesses=tuple(excesses), best=best, largest_within=Quantity(None if bounds else within))
     told = standings(found.drawn[:, kept], margin, confidence)
     for place, at in enumerate(kept):
-        ends, more = (float(told.low[place]), float(told.high[place])), None
-        if told.standings[place] is Standing.UNKNOWN:
+        standing, more = told.standings[place], None
+        if bounds and standing is Standing.EQUAL:
+            standing = Standing.UNKNOWN
+        elif standing is Standing.UNKNOWN and not bounds:
             more = _more_seeds(found, told, kept, place, margin, confidence)
-        excesses[at] = Excess(float(values[place]), ends, standing=told.standings[place], more_seeds=more)
+        ends = float(told.low[place]), None if bounds else float(told.high[place])
+        excesses[at] = Excess(float(values[place]), ends, standing=standing, more_seeds=more)
     perhaps = np.concatenate([here[told.may_be_best], found.sizes[found.edges]])
     first, last = float(perhaps.min()), float(perhaps.max())
-    equal = [int(size) for size, each in zip(here, told.standings, strict=True) if each is Standing.EQUAL]
+    equal = [int(found.sizes[at]) for at in kept if excesses[at].standing is Standing.EQUAL]
     above = zip(here[told.best + 1 :], told.standings[told.best + 1 :], strict=True)
     worse = [int(size) for size, each in above if each is Standing.WORSE]
     ends_of_best = (
@@ -97,7 +102,7 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
     return Equivalence(
         excesses=tuple(excesses),
         best=Quantity(float(here[told.best]), ends_of_best),
-        largest_within=_largest(found, margin, confidence),
+        largest_within=UNKNOWN if bounds else _largest(found, margin, confidence),
         largest_equal=max(equal, default=None),
         smallest_worse=min(worse, default=None),
     )

@@ -65,6 +65,29 @@ def test_few_or_equal_values_tell_nothing(values: list[float]) -> None:
     assert notes(trial(values), trial(values, seed=1)) == []
 
 
+def test_results_without_curves_that_are_those_of_other_seeds_to_the_last_digit_are_said() -> None:
+    ends = {8: 1.234567, 16: 1.345678, 32: 1.456789}
+    first = [trial([end], steps=[20], batch_size=size) for size, end in ends.items()]
+    copies = [{**row, "seed": 1} for row in first]
+    told: list[str] = []
+    kept = without_copies(pd.DataFrame([*first, *copies]), told)
+    assert kept["seed"].tolist() == [0, 0, 0]
+    (note,) = told
+    assert note.startswith("sweep x, sgd: 3 trials have, to the last digit, the result of another seed")
+    assert notes(*first, *copies[:2]) == []  # two may be chance
+    assert notes(*first, *({**row, "steps": [30]} for row in copies)) == []
+    rounded = [{**row, "values": [round(row["values"][0], 2)]} for row in first]
+    assert notes(*rounded, *({**row, "seed": 1} for row in rounded)) == []
+    many = [
+        trial([1.2345678 + place * 1e-5], steps=[20], lr=place, seed=seed) for place in range(60) for seed in (0, 1)
+    ]
+    for row in many[1:-6:2]:
+        row["values"] = [row["values"][0] + 1e-6]
+    assert len(notes(*many)) == 1
+    many[-1]["values"], many[-3]["values"] = [2.34567], [2.345678]
+    assert notes(*many) == []
+
+
 def test_trials_of_other_groups_or_that_differ_in_two_are_not_compared() -> None:
     assert notes(trial(), trial(seed=1, group=1), trial(seed=3, lr=0.2)) == []
     assert notes(trial(lr=math.nan), trial(lr=math.nan, seed=1)) != []
