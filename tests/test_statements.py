@@ -29,6 +29,7 @@ from cbs.errors import ConfigError, Unfinished
 from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES
 from cbs.training.metrics.gradient_norm import EXAMPLES
+from cbs.training.probe_options import OVERHEAD
 from cbs.training.probe_options import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.record import TrialStatus
@@ -79,7 +80,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("protocol.md", "pruned when it has taken {} times the best steps", lambda: (DEFAULT.prune_factor,)),
     ("protocol.md", "rises linearly over the first {} updates", lambda: (WORDS[DEFAULT.schedule.warmup_steps],)),
     ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.lr_resolution,)),
-    ("protocol.md", "One step in {} is measured, for 5 to 6 % of the run", lambda: (PERIOD_OF_SWEEPS,)),
+    ("protocol.md", "One step in {} is measured, below {} examples", lambda: (PERIOD_OF_SWEEPS, OVERHEAD)),
     ("protocol.md", "after {} rounds", lambda: (MOST_ROUNDS,)),
     (
         "noise-scale.md",
