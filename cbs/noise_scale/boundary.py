@@ -55,6 +55,36 @@ def is_sending() -> bool:
     return _sending > 0
 
 
+class BeforeBackward:
+    """Calls a function before the next backward pass, which ``Tensor.backward`` and all trainers start through
+    ``torch.autograd.backward``: it is replaced until then."""
+
+    def __init__(self) -> None:
+        self._restore: Callable[[], None] = lambda: None
+
+    def call(self, look: Callable[[Any, Any], None]) -> None:
+        """Call ``look`` with the tensors that are differentiated and with their gradients, once, instead of others."""
+        self.forget()
+        original = torch.autograd.backward
+
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            self.forget()
+            look(tensors, grad_tensors)
+            original(tensors, grad_tensors, *args, **kwargs)
+
+        def restore() -> None:
+            if torch.autograd.backward is backward:
+                torch.autograd.backward = original
+
+        self._restore = restore
+        torch.autograd.backward = backward
+
+    def forget(self) -> None:
+        """Do not look at the next backward pass."""
+        restore, self._restore = self._restore, lambda: None
+        restore()
+
+
 class Boundary(torch.autograd.Function):
     """Identity function that calls ``arrived`` with all gradients at once before it passes them on.
 

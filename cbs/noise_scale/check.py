@@ -57,6 +57,7 @@ class CheckReport:
         source: name of the source that measured.
         refusal: why a source other than the requested one was used, or none; empty if the requested one was.
         weights: weights of the examples in the loss of the batch, relative to equal weights.
+        alone: whether an example, or group, alone has a loss; else its gradient is the difference that it makes.
         dropped: norm of the part of the gradient that the weighted gradients of single examples do not explain when one
             example is dropped from the batch, relative to that gradient; the largest over all examples.
         layers: one entry for every module that holds parameters.
@@ -67,6 +68,7 @@ class CheckReport:
     source: str
     refusal: str
     weights: tuple[float, ...]
+    alone: bool
     dropped: float
     layers: tuple[LayerCheck, ...]
 
@@ -78,7 +80,12 @@ class CheckReport:
     @property
     def ok(self) -> bool:
         """Whether the measured noise scale is that of single examples, according to the loop."""
-        return not (self.refusal or self.coupled) and all(layer.agrees for layer in self.layers)
+        return not (self.refusal or self.coupled or self.weighted) and all(layer.agrees for layer in self.layers)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether examples have unequal weights in the loss of the batch."""
+        return max(self.weights) - min(self.weights) > AGREE
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -93,11 +100,12 @@ class CheckReport:
         if self.coupled:
             worst = max(self.layers, key=lambda layer: layer.coupling)
             leak = f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}"
-            if worst.coupling <= AGREE:
+            how = "the gradients of single examples" if self.alone else "the differences that single examples make"
+            if worst.coupling <= AGREE or not self.alone:
                 leak = f"{self.dropped:.0%} of the gradient of the batch without one of them"
             together = "; where some of them belong together, pass groups=" if self.members == 1 else ""
             lines.append(
-                f"the loss couples examples: the gradients of single examples leave out {leak}, so no {one} has a "
+                f"the loss couples examples: {how} leave out {leak}, so no {one} has a "
                 f"gradient of its own; use the source {FALLBACK!r} with micro-batches like those you train with"
                 f"{together}"
             )
@@ -109,15 +117,17 @@ class CheckReport:
                     f"the noise that source {self.source!r} measures is not that of a loop over examples in "
                     f"{len(wrong)} of {len(self.layers)} layers: {named}; use the source {FALLBACK!r}"
                 )
-            elif not self.refusal:
+            elif not (self.refusal or self.weighted):
                 lines.append(
                     f"source {self.source!r} agrees with a loop over {self.examples} {several} in every layer "
                     f"({len(self.layers)})"
                 )
-            if max(self.weights) - min(self.weights) > AGREE:
+            if self.weighted:
                 lines.append(
-                    f"examples weigh {min(self.weights):.2g} to {max(self.weights):.2g} times the mean: if the loss is "
-                    f"divided by the sum of a batch's weights, as with ignored tokens, only {FALLBACK!r} is unbiased"
+                    f"examples weigh {min(self.weights):.2g} to {max(self.weights):.2g} times the mean, so that the "
+                    "loss is divided by something of the whole batch, such as the sum of its weights (ignored tokens) "
+                    f"or its own value: source {self.source!r} is wrong near the batch size; pass weights of examples "
+                    f"by weights=, or use {FALLBACK!r} and divide each micro-batch by its own"
                 )
         return "\n".join(lines)
 
@@ -134,9 +144,11 @@ def check(
 ) -> CheckReport:
     r"""Measure one batch and compare it, layer by layer, with a loop over its examples, or over groups of them.
 
-    The loop runs the model on every example alone to get its own loss :math:`\ell_i`. If the loss does not couple
-    examples, that of a batch is :math:`\sum_i w_i \ell_i`. The weights are fitted to the gradient of the batch; what
-    they do not explain is coupling. So is what they do not explain, up to a common factor, once one example is dropped.
+    The loop runs the model on every example alone to get its own loss :math:`\ell_i`. Where it has none, as where the
+    loss needs a variance, its gradient is what the mean over the batch lacks once the example is dropped. If the loss
+    does not couple examples, that of a batch is :math:`\sum_i w_i \ell_i`. The weights are fitted to the gradient of
+    the batch; what they do not explain is coupling. So is what they do not explain, up to a common factor, once one
+    example is dropped.
     The measured moments are then compared with those of the groups of :math:`w_i \nabla\ell_i`.
 
     The model runs in evaluation mode, so that dropout draws nothing; the model and its gradients are left as they were.
@@ -205,17 +217,28 @@ def check(
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        alone = [gradients([place], "one example alone") for place in everyone]
         others = [[each for each in everyone if each != place] for place in everyone]
         without = [gradients(places, "the batch without one example") for places in others]
+        try:
+            alone, defined = [gradients([place], "one example alone") for place in everyone], True
+        except ConfigError:
+            defined, number = False, len(units)
+            alone = [[number * g - (number - 1) * h for g, h in zip(gradient, rest, strict=True)] for rest in without]
+            fewer = [[each for each in rest if each != rest[0]] for rest in others] if number > 3 else []
+            without_two = [gradients(places, "the batch without two examples") for places in fewer]
     own = [torch.stack(rows) for rows in zip(*alone, strict=True)]
-    weights = _weights(own, gradient)
+    weights = _weights(own, gradient) if defined else torch.full((len(units),), 1 / len(units), dtype=torch.float64)
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
     dropped = max(
         _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(without)
     )
+    if not defined:  # whether two examples make the difference that each of them makes
+        for places, rest in zip(fewer, without_two, strict=True):
+            wanted = [parts[places].mean(0) for parts in own]
+            apart, size = (torch.cat([a - c * b for a, b in zip(rest, wanted, strict=True)]).norm() for c in (1, 0))
+            dropped = max(dropped, float(apart / size.clamp_min(torch.finfo(size.dtype).tiny)))
     slow = _loop_noise(shares, gradient, parts if probe.source == "split" else len(units))
     layers: dict[str, list[int]] = {}
     for index, name in enumerate(probe.names):
@@ -231,6 +254,7 @@ def check(
         source=probe.source,
         refusal=refusal,
         weights=tuple((weights * len(units)).tolist()),
+        alone=defined,
         dropped=dropped,
         layers=tuple(
             LayerCheck(
@@ -265,10 +289,11 @@ def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
-    """Return the least-squares weights of the examples' gradients in the gradient of the batch."""
+    """Return the least-squares weights of the examples' gradients in the gradient of the batch; the mean for none."""
     gram = torch.stack([parts @ parts.T for parts in own]).sum(0)
     products = torch.stack([parts @ total for parts, total in zip(own, gradient, strict=True)]).sum(0)
-    return torch.linalg.lstsq(gram, products, driver="gelsd").solution
+    weights, some = torch.linalg.lstsq(gram, products, driver="gelsd").solution, gram.diag() > 0
+    return torch.where(some, weights, weights[some].mean() if some.any() else 1 / len(gram))
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from cbs.errors import ConfigError, reason
-from cbs.noise_scale.boundary import sending
+from cbs.noise_scale.batch_constants import BatchConstants, weights_divided_by
+from cbs.noise_scale.boundary import BeforeBackward, sending
 from cbs.noise_scale.grouping import norms
-from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match, saved, weights_divided_by
+from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match, saved
 
 COUPLED = (
     "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
@@ -23,7 +24,7 @@ COUPLED = (
 UNEVEN = (
     "the loss is divided by the sum of its own batch's weights (class weights, ignored or masked tokens), which are "
     "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to about {:.0%}"
-    ", others by more; 'accumulation' is right if each micro-batch is divided by its own sum"
+    ", others by more; pass their weights by weights=, or use 'accumulation' and divide each micro-batch by its own sum"
 )
 LEAST = 0.05
 """Smallest relative error due to such weights that is reported."""
@@ -47,25 +48,29 @@ class Coupling:
     and no kink whose place depends on both. Kinks are found by the squares of the arguments of :data:`KINKED`
     operations. No derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
 
-    To get hold of the loss, ``torch.autograd.backward`` is replaced until its next call; ``Tensor.backward`` and all
-    trainers go through it. A loss without second derivatives cannot be checked; neither can examples that enter the
+    A loss without second derivatives cannot be checked; neither can examples that enter the
     terms of others as constants, such as keys of a momentum encoder.
+
+    Args:
+        parameters: the parameter tensors.
+        weights_known: whether unequal weights of examples are taken into account.
 
     Attributes:
         why_not: why the latest loss could not be checked; empty if it could.
-        uneven: a caveat where a loss was divided by unequal weights of its examples; empty if none was.
+        uneven: a caveat where constants of a loss depend on its batch, such as a sum of weights; empty if none do.
         idle: number of examples without a derivative of the loss, and of all examples, in the latest backward pass.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
+    def __init__(self, parameters: Sequence[Tensor], *, weights_known: bool = False) -> None:
+        self._parameters, self._weights_known = parameters, weights_known
         self.idle, self.why_not, self.uneven = (0, 0), "", ""
         self._divisors: set[float] = set()  # of the losses so far
+        self._constants = BatchConstants()
         self._chance = 1.0  # joint probability of all matches since the last loss without one
         self._failure: ConfigError | None = None
         self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}
         self._seen: set[int] = set()
-        self._restore: Callable[[], None] = lambda: None
+        self._before = BeforeBackward()
 
     def look(self, number: int, ends: Ends, subsets: Sequence[Tensor]) -> None:
         """Check the next backward pass.
@@ -79,23 +84,15 @@ class Coupling:
         passes = dict([*self._passes.items()][-1:]) | {number: (ends, subsets)}
         self.forget()
         self.idle, self._passes = (0, 0), passes
-        original = torch.autograd.backward
 
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            self.forget()
-            self.why_not, self._seen = "", {*passes}
+        def look(tensors: Any, grad_tensors: Any) -> None:
+            self._passes, self.why_not, self._seen = {}, "", {*passes}
             try:
                 self._check(tensors, grad_tensors, [*passes.values()])
             except Exception as error:  # noqa: BLE001 - such as a missing second derivative; must not end a training run
                 self.why_not = reason(error)
-            original(tensors, grad_tensors, *args, **kwargs)
 
-        def restore() -> None:
-            if torch.autograd.backward is backward:
-                torch.autograd.backward = original
-
-        self._restore = restore
-        torch.autograd.backward = backward
+        self._before.call(look)
 
     def arrived(self, number: int) -> None:
         """Take notice of a gradient at the end of a forward pass."""
@@ -104,8 +101,8 @@ class Coupling:
 
     def forget(self) -> None:
         """Stop watching for a backward pass, and release what was kept for the check."""
-        restore, self._restore, self._passes = self._restore, lambda: None, {}
-        restore()
+        self._passes = {}
+        self._before.forget()
 
     def verify(self) -> None:
         """Raise if the loss couples examples or if examples share targets.
@@ -124,11 +121,14 @@ class Coupling:
         unlike = {str([mask.tolist() for mask in subsets]): subsets for _, subsets in passes}
         for subsets in unlike.values():  # two passes of as many examples may be of the same ones
             edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
-            weights = weights_divided_by(roots, edges, len(subsets[0]), self._divisors)
+            weights = None if self._weights_known else weights_divided_by(roots, edges, len(subsets[0]), self._divisors)
             if weights is not None:  # ||w u - G|| differs from ||w (u - G)|| by at most ||(w - 1) G||
                 error = (1 + float(weights.std(correction=0)) / (len(weights) / int(subsets[1].sum())) ** 0.5) ** 2 - 1
                 if error > LEAST and not self.uneven:
                     self.uneven = UNEVEN.format(float(weights.min()), float(weights.max()), error)
+            if int(subsets[1].sum()) == 1 and not self.uneven:
+                self._constants.add(roots, edges, len(subsets[0]))
+                self.uneven = self._constants.found
             chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
             self._chance = 1.0 if chance is None else self._chance * chance
             if self._chance < SURE:

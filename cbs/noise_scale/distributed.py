@@ -1,9 +1,10 @@
 r"""Process groups of data-parallel training, and sums over their ranks.
 
-DDP and FSDP2 give every rank the mean of the gradients of W ranks. A rank's own mean gradient over its :math:`B_r`
-examples therefore has the weight 1/W, however large its batch, and the noise of the step's gradient is
+DDP and FSDP2 give every rank the mean of the gradients of W ranks. Where the loss of each is the mean over its own
+:math:`B_r` examples, a rank has the weight 1/W, however large its batch, and the noise of the step's gradient is
 :math:`tr(\Sigma) W^{-2} \sum_r 1/B_r`. This is the noise of a batch of :math:`B = W^2 / \sum_r 1/B_r` examples, which
-equals the number of examples in the step where all ranks have equally many.
+equals the number of examples in the step where all ranks have equally many. Where it is multiplied by
+:math:`W B_r / \sum_r B_r`, all examples of a step weigh the same. The gradients do not show which of both it was.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry, as_real
 from cbs.noise_scale.moments import Sizes
+from cbs.noise_scale.passes import Weights
 from cbs.noise_scale.small_batch import Small
 
 if TYPE_CHECKING:
@@ -76,16 +78,28 @@ def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
     return [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
 
 
-def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
+UNEQUAL = (
+    "ranks have {:.0f} examples in a step, but not the same number each: pass weights='ranks' if the loss of each is "
+    "the mean over its own examples, weights='examples' if it was multiplied by its share of all examples times the "
+    "number of ranks, or give all ranks equally many"
+)
+
+
+def combine(small: Small, groups: Sequence[ProcessGroup], weights: Weights | None = None) -> Small:
     r"""Return the small-batch side over all ranks, from what each rank measured in its own backward passes.
 
     A collective: every rank has to call it, and all get the same result. At most two reductions for norms, whatever the
     number of parameter tensors. The contributions on a rank add up to the rank's own mean gradient, before ranks are
-    averaged; those of the result add up to the average. ``sizes.big`` is :math:`W^2 / \sum_r 1/B_r`, see the module.
+    averaged; those of the result add up to the average. ``sizes.big`` is the effective batch size, see the module.
 
     Args:
         small: small-batch side of this rank; its tensors may be overwritten.
         groups: process groups to sum over, see :func:`data_parallel_groups`; with none ``small`` is returned unchanged.
+        weights: what weighs the same where ranks have unequal numbers of examples.
+
+    Raises:
+        ConfigError: on every rank, if they have unequal numbers of examples, and ``weights`` does not say how they
+            weigh.
     """
     if not groups:
         return small
@@ -93,14 +107,21 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
     device = entries[0].device if entries else torch.device("cpu")
     sizes = small.sizes
     counts = [1.0, sizes.big, 1.0 / sizes.big, sizes.groups, 1.0 / sizes.small]
+    if weights == "examples":  # a sum over groups of T(c)/b has to get one factor for all ranks
+        entries = [entry.div_(sizes.big) for entry in entries]
     total, *entries = sum_over_ranks([torch.tensor(counts, dtype=torch.float64, device=device), *entries], groups)
     ranks, examples, inverse, number, inverse_size = total.tolist()
-    effective = ranks**2 / inverse
+    effective, small_size = ranks**2 / inverse, ranks / inverse_size
     if math.isclose(effective, examples, rel_tol=1e-12):
         effective = int(examples)
+    elif weights is None:
+        raise ConfigError(UNEQUAL.format(examples))
+    if weights == "examples":
+        effective, small_size = int(examples), examples / number
+        entries = [entry.mul_(examples / ranks) for entry in entries]
     return Small(
         statistics=tree_unflatten([entry.div_(ranks) for entry in entries], structure),
-        sizes=Sizes(small=ranks / inverse_size, big=effective, groups=int(number)),
+        sizes=Sizes(small=small_size, big=effective, groups=int(number)),
     )
 
 

@@ -17,7 +17,7 @@ from cbs.noise_scale.check import check
 from cbs.noise_scale.estimate import Estimate, Nested
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
-from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
 from cbs.noise_scale.probe import AUTO, Probe
 
 SHARE = 0.2
@@ -85,6 +85,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             least 32 measured steps), because noise scales grow during a run; ``None`` for the whole run.
         count: function that returns the number of examples of a forward pass from its arguments ``(args, kwargs)``; by
             default the first dimension of the first tensor.
+        weights: needed where examples or ranks do not weigh the same in the loss of a step. A function of the
+            ``(args, kwargs)`` of a forward pass that returns the weight of each of its examples, shape ``[examples]``,
+            such as its number of counted tokens, if the loss is divided by the sum of these weights over the step; the
+            noise scale is then that of this quotient, to first order in 1/B. On ranks with unequal numbers of examples
+            ``"ranks"`` if the loss of each is the mean over its own, ``"examples"`` if it is multiplied by its share.
         tell: called with a message where the meter changes what it measures or how; by default it warns with a
             :class:`~cbs.noise_scale.probe.NoiseScaleWarning`.
 
@@ -107,6 +112,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         every: int | None = None,
         window: float | None = SHARE,
         count: CountExamples = first_dimension,
+        weights: Weights | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         names = [geometry] if isinstance(geometry, str) else list(geometry)
@@ -117,7 +123,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._optimizer = optimizer
         self.probe = Probe(
             model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count,
-            tell=tell,
+            weights=weights, tell=tell,
         )  # fmt: skip
         self._members = 1
         self._renewals = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,15 +46,39 @@ def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     raise ConfigError("cannot tell the number of examples: the model's forward pass takes no tensor; pass count=")
 
 
+Weights = Literal["examples", "ranks"] | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
+"""Weights of examples in the loss of a step: ``"examples"`` where all weigh the same, on ranks of any size; ``"ranks"``
+where ranks do, each with the mean over its own examples; or a function of the ``(args, kwargs)`` of a forward pass that
+returns those of its examples, shape ``[examples]``, in any unit, such as numbers of tokens."""
+
+
+def weights_of(weights: Weights | None, examples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the weights of the examples of a forward pass, float64 on the CPU; ``None`` where no function gives them.
+
+    Raises:
+        ConfigError: if they are not one positive number each, or zero.
+    """
+    if weights is None or isinstance(weights, str):
+        return None
+    found = torch.as_tensor(weights(args, kwargs)).detach().cpu().double()
+    if found.shape != (examples,) or not bool((found >= 0).all()) or not float(found.sum()) > 0:
+        raise ConfigError(
+            f"weights= has to return one weight for each of {examples} examples, none negative and some positive, but "
+            f"returned the shape {list(found.shape)}" + f" with sum {float(found.sum()):.3g}" * (found.ndim == 1)
+        )
+    return found
+
+
 class Pass(NamedTuple):
     """One forward pass.
 
     Attributes:
         number: number of the pass, counted from 1.
         units: places of the examples of every group, shape ``[groups, members]``.
-        wrong: why there are no such groups; ``None`` if there are.
+        wrong: why there are no such groups, or no weights; ``None`` if there are.
         rows: first dimensions of the input tensors.
         inputs: the input tensors, and how often each was changed in place.
+        weights: weights of the examples, see :func:`weights_of`.
     """
 
     number: int = 0
@@ -62,3 +86,4 @@ class Pass(NamedTuple):
     wrong: ConfigError | None = None
     rows: Collection[int] = ()
     inputs: Sequence[tuple[weakref.ref[Tensor], int]] = ()
+    weights: Tensor | None = None

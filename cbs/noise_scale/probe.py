@@ -17,7 +17,8 @@ from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharde
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
-from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
+from cbs.noise_scale.shared_by_batch import LAGS, SharedByBatch
 from cbs.noise_scale.sources import SOURCES, Source
 from cbs.optimizers.matching import matched
 
@@ -81,6 +82,7 @@ class Probe(AbstractContextManager["Probe"]):
         groups: Groups = 1,
         every: int | None = None,
         count: CountExamples = first_dimension,
+        weights: Weights | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         for what, value, least in (("parts", parts, 2), ("every", 1 if every is None else every, 1)):
@@ -91,7 +93,7 @@ class Probe(AbstractContextManager["Probe"]):
         self.tell = tell or partial(warnings.warn, category=NoiseScaleWarning, stacklevel=4)
         self.renewals, self._left_out, self._why_left_out, self._since, self._alone, self.uneven = 0, 0, "", "", 0, ""
         compiled = self._bind()
-        self._parts, self._count, self._grouping = parts, count, Grouping(groups)
+        self._parts, self._count, self._grouping, self._weights = parts, count, Grouping(groups), weights
         self.automatic = source == AUTO
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
         if self._sharded:
@@ -108,6 +110,12 @@ class Probe(AbstractContextManager["Probe"]):
             self._watch(FALLBACK, str(error))
             self._say(self.caveat)
         self._ranks = self._source.ranks or data_parallel_groups(model)
+        if weights is not None and not (weights in ("examples", "ranks") or (callable(weights) and not self._ranks)):
+            self._source.detach()
+            raise ConfigError(
+                "weights must be 'examples', 'ranks' or, in one process, a function of (args, kwargs) that returns the "
+                f"weight of every example, got {weights!r}"
+            )
 
     def _bind(self) -> bool:
         """Find the trained parameters and bind the geometries to them; return whether the model is compiled."""
@@ -124,6 +132,7 @@ class Probe(AbstractContextManager["Probe"]):
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # prefix that torch.compile adds
         self.parameters = list(trainable.values())
         self.geometries = _bound(self._geometry_names, self.parameters, self._optimizer)
+        self._shared = None if any(map(is_sharded, self.parameters)) else SharedByBatch(self.parameters)
         return any("_orig_mod." in name for name in trainable)
 
     def _watch(self, source: str, why: str = "") -> None:
@@ -134,10 +143,11 @@ class Probe(AbstractContextManager["Probe"]):
             source,
             self._model,
             self.parameters,
-            self.geometries,
+            [*self.geometries, *([self._shared.sketch] if self._shared else [])],
             groups=self._parts,
             count=self._count,
             grouping=self._grouping,
+            weights=self._weights,
         )
         built.attach()
         self._source, self.source = built, source
@@ -200,6 +210,7 @@ class Probe(AbstractContextManager["Probe"]):
             alone * bool(self._alone),
             self._source.caveat,
             self.uneven,
+            self._shared.told if self._shared else "",
         )
         return "; ".join(filter(None, caveats))
 
@@ -217,8 +228,14 @@ class Probe(AbstractContextManager["Probe"]):
             ConfigError: if the step cannot be measured, as without a backward pass, or if ``.grad`` is not what its
                 backward passes computed; with source ``"auto"`` only in the first step.
         """
+        scale = 1.0 if gradients_unscaled else loss_scale
         if not self.watching:
+            coming = range(self._step + 1, self._step + LAGS + 1)
+            if self._shared and not self.stopped and any(self._due(at) and self._shared.wants(at) for at in coming):
+                self._shared.add(self._step, scale, None, last=self._due(self._step + 1))
             self.start_at(self._step + 1)
+            if self._shared:
+                self._shared.sketch.active = self._shared.wants(self._step)
             return {}
         source, sample, first = self._source, self._source.sample, self._step == 0
         small, failure = None, None
@@ -253,19 +270,29 @@ class Probe(AbstractContextManager["Probe"]):
                 raise failure
             self._leave_out(str(failure))
             return {}
-        within = combine(small.within, self._ranks) if small.within else None
-        small = combine(small, self._ranks)
+        try:
+            within = combine(small.within, self._ranks, self._weights) if small.within else None
+            small = combine(small, self._ranks, self._weights)
+        except ConfigError as error:  # of ranks that differ in size
+            if first:
+                raise
+            self._leave_out(str(error))
+            return {}
         members, counted = source.latest.units.shape[1], small.sizes
         sizes = replace(counted, small=counted.small / members, big=counted.big / members, members=members)
         self._alone += sizes.groups < 2
-        big_scale = 1.0 if gradients_unscaled else loss_scale**-2
-        moments = {}
-        for geometry, statistics in zip(self.geometries, small.statistics, strict=True):
-            indices = self.indices(geometry.name)
+        moments: dict[str, Moments] = {}
+        for geometry, statistics in zip(source.geometries, small.statistics, strict=True):
+            indices = tuple(filter(geometry.covers, range(len(self.parameters))))
+            if not indices and self._shared and geometry is self._shared.sketch:
+                continue
             signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
+            if sizes.groups > 1 and small.weighted:
+                sent = {index: one * (loss_scale / scale) for index, one in self._gradients(indices).items()}
+                statistics = small.weighted.statistics(geometry, statistics, sent, sizes.groups)
             if sizes.groups > 1:
                 whole = whole_statistics(geometry, self._gradients(indices))
-                for entries, factor in ((statistics, loss_scale**-2), (whole, big_scale)):
+                for entries, factor in ((statistics, loss_scale**-2), (whole, scale**-2)):
                     for entry in entries if factor != 1.0 else ():
                         entry.mul_(factor)
                 signal, noise = geometry.read(statistics, whole, sizes)
@@ -275,6 +302,14 @@ class Probe(AbstractContextManager["Probe"]):
                 _, trace = solve_moments(fine * loss_scale**-2, within.sizes.small, coarse, small.sizes.small)
                 moments[WITHIN] = replace(moments["l2"], noise=trace)
                 moments[BETWEEN] = replace(moments["l2"], noise=noise - trace / sizes.members)
+        if self._shared:
+            told, name = self._shared.told, self._shared.sketch.name
+            self._shared.measured(self._step - 1)
+            if name in moments:
+                self._shared.add(self._step - 1, scale, moments.pop(name), last=self.watching)
+            self._shared.sketch.active = self._shared.wants(self._step)
+            if self._shared.told and not told:
+                self._say(self._shared.told)
         return moments
 
     @property
@@ -285,9 +320,12 @@ class Probe(AbstractContextManager["Probe"]):
     def start_at(self, step: int) -> None:
         """Continue as after ``step`` steps; the number of steps decides which of the next ones are measured."""
         self._step = step
+        self._source.active = not self.stopped and self._due(step)
+
+    def _due(self, step: int) -> bool:
         passes = self._source.backward_passes
-        due = step % max(1, min(PERIOD * passes, 2 ** ((step * passes // FIRST).bit_length() - 1))) == 0
-        self._source.active = not self.stopped and (due if self._every is None else step % self._every == 0)
+        every = max(1, min(PERIOD * passes, 2 ** ((step * passes // FIRST).bit_length() - 1)))
+        return step % (self._every or every) == 0
 
     def measure_every(self, every: int) -> None:
         """Measure one step in this many from now on, counted from the very first step."""

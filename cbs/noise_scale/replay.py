@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.compute.auxiliary_pass import auxiliary_pass
@@ -14,11 +15,17 @@ from cbs.compute.state import State
 from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import pick
 
+DRAWING = ("rand", "bernoulli", "uniform", "normal", "exponential", "multinomial", "native_dropout")
+"""Beginnings of the names of torch's operations that draw random numbers."""
+
 
 class Replay:
     """Everything that the output of a call depends on, as it was before the call, so that it can be repeated.
 
     A repeated call leaves the module and the random generators as they were.
+
+    Attributes:
+        draws: shape of random numbers that the latest repetition drew for all examples together; empty if none.
     """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -28,7 +35,7 @@ class Replay:
         )
         leaves = tree_leaves(self._arguments)
         self._rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
-        self._state = State(module, random=True)
+        self._state, self.draws = State(module, random=True), ""
         self._norms = [(parameter, _norm(parameter)) for parameter in module.parameters()]
 
     def changed(self, *, trained: bool) -> bool:
@@ -72,10 +79,28 @@ class Replay:
         device = next((tensor.device.type for tensor in self._module.parameters()), "cpu")
         try:
             self._state.restore()
-            with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad():
-                return self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
+            with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad(), _Draws(len(kept)) as seen:
+                output = self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
+            self.draws = seen.shape
+            return output
         finally:
             now.restore()
+
+
+class _Draws(TorchDispatchMode):
+    """Notices random numbers that are fewer than the examples, or one row that is no multiple of them."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__()
+        self._examples, self.shape = examples, ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        draws = func._schema.name.removeprefix("aten::").startswith(DRAWING)
+        drawn: Any = tree_leaves(output)[0] if draws else None
+        if draws and (drawn.numel() < self._examples or (drawn.ndim == 1 and drawn.numel() % self._examples)):
+            self.shape = str(list(drawn.shape))
+        return output
 
 
 def _norm(parameter: Tensor) -> float:

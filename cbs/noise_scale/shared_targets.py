@@ -62,55 +62,13 @@ def chance_of_match(
 
 def saved(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that operations between outputs and losses saved, each after the name of the operation."""
-    for node in _operations(losses, outputs):
+    for node in operations(losses, outputs):
         values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
         yield from ((node.name(), value) for value in tree_leaves(values) if isinstance(value, Tensor))
 
 
-def weights_divided_by(
-    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, usual: set[float]
-) -> Tensor | None:
-    """Return the weights of examples relative to their mean if they differ and their sum divides a loss; else ``None``.
-
-    Such are torch's means over targets with class weights or ignored ones, means over rows that a mask selects, and
-    quotients whose divisor is the sum of a constant that has rows of examples. Targets, which are often whole numbers,
-    may add up to a divisor by coincidence: their sum has to be none of ``usual``, the divisors of earlier losses, to
-    which those of these are added.
-    """
-    held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
-    held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
-    divisors, averaged, summed = [1.0], list[Tensor](), list[Tensor]()  # 1 for weights that were divided before
-    for node in _operations(losses, outputs):
-        name, other = node.name(), getattr(node, "_saved_other", None)
-        averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
-        if name.startswith("NllLoss"):
-            counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
-            classes = node._saved_weight
-            held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
-            (averaged if averages else summed).append(held[0])
-        elif averages:
-            shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
-            divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
-        elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
-            number = float(other) if name.startswith("Div") else 1 / float(other)
-            divisors += [number] * bool(number % examples)  # not a mean over examples
-    new = [each for each in divisors if usual and each % examples and each not in usual]
-    usual.update(divisors)
-    for value in held:
-        if value.numel() % examples or (not value.is_floating_point() and value.max() > 1):
-            continue
-        weights = value.reshape(examples, -1).double().sum(1)
-        total, apart = float(weights.sum()), float(weights.max() - weights.min())
-        if not apart > ROUNDING * total / examples > 0:
-            continue
-        above = any(value is one for one in summed) and max(divisors) > total  # the sum over a whole step
-        known = divisors if (value.double() % 1).any() else new
-        if above or any(value is one for one in averaged) or any(abs(each / total - 1) < ROUNDING**2 for each in known):
-            return weights / weights.mean()
-    return None
-
-
-def _operations(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[Any]:
+def operations(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[Any]:
+    """Yield the operations between outputs and losses, from the losses on."""
     reached = {edge.node for edge in outputs}
     ends = {node for node in reached if "Boundary" not in node.name()} or reached  # a loss may be from inside the model
     edges, seen = deque((loss.grad_fn, loss.output_nr) for loss in losses), set[Any]()

@@ -8,7 +8,7 @@ examples is then :math:`g_j = c_j B / b_j`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -40,6 +40,7 @@ class Small:
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group contributed to the parameter tensor.
         within: the same side of the cells inside these groups, if any; they differ by the noise of a group's members.
+        weighted: where groups have other weights: then ``statistics`` are the sums of :math:`T(c_j)`.
         sizes: batch sizes; the effective size of the groups is :math:`1/\sum_j (w_j/b_j)`, with M groups a M-th part of
             the examples.
     """
@@ -47,6 +48,46 @@ class Small:
     statistics: list[list[Tensor]]
     sizes: Sizes
     within: Small | None = None
+    weighted: Weighted | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted:
+    r"""What is known of groups whose weights :math:`a_j` in the step's loss are not their shares of the examples.
+
+    The loss of a step is then a sum over its groups divided by the sum of their weights, such as numbers of tokens. To
+    first order, the noise of its gradient g is that of the residuals :math:`r_j = c_j - a_j g`, whose statistics are
+    a sum of those at hand: :math:`\sum_j T(r_j) = \sum_j T(c_j) - [T(g + v) - T(g) - T(v)] + T(g) \sum_j a_j^2` with
+    :math:`v = \sum_j a_j c_j`. Their expectation is :math:`1 - \sum_j a_j^2` times the noise of the step.
+
+    Attributes:
+        sums: v, by index of the parameter tensor.
+        squares: sum of the squares of the weights.
+    """
+
+    sums: Mapping[int, Tensor]
+    squares: float
+
+    def statistics(
+        self, geometry: Geometry, of_groups: Sequence[Tensor], gradients: Mapping[int, Tensor], groups: int
+    ) -> list[Tensor]:
+        """Return the statistics that :class:`Small` holds where groups weigh as much as their examples, per covered
+        parameter tensor.
+
+        Args:
+            geometry: the geometry.
+            of_groups: sums of :math:`T(c_j)` over the groups.
+            gradients: g, by index, in the scale of the groups.
+            groups: number of groups.
+        """
+        found = []
+        for (index, gradient), each in zip(gradients.items(), of_groups, strict=True):
+            whole = as_real(gradient)
+            both = [whole, self.sums[index].to(whole)] if index in self.sums else [whole, torch.zeros_like(whole)]
+            of_whole, of_sum, of_both = (geometry.statistic(index, one[None]) for one in (*both, both[0] + both[1]))
+            residual = each - (of_both - of_whole - of_sum) + self.squares * of_whole
+            found.append(of_whole + residual * ((groups - 1) / (1 - self.squares)))
+        return found
 
 
 class GroupSums:
@@ -65,21 +106,29 @@ class GroupSums:
     def forget(self) -> None:
         """Start a new step."""
         self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
+        self._vectors: dict[int, Tensor] = {}
 
-    def add(self, index: int, size: int, contributions: Tensor) -> None:
-        """Add the contributions of groups of ``size`` examples to a gradient, shape ``[groups, *parameter.shape]``."""
+    def add(self, index: int, size: int, contributions: Tensor, weight: float | None = None) -> None:
+        """Add the contributions of groups of ``size`` examples to a gradient, shape ``[groups, *parameter.shape]``; or
+        of one group with its weight, see :class:`Weighted`."""
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             if geometry.covers(index):
-                add_to(sums, index, geometry.statistic(index, as_real(contributions)).mul_(1.0 / size))
+                statistic = geometry.statistic(index, as_real(contributions))
+                add_to(sums, index, statistic.mul_(1.0 / size) if weight is None else statistic)
+        if weight is not None:
+            add_to(self._vectors, index, weight * as_real(_wide(contributions[0])))
 
     def discard(self, indices: Iterable[int]) -> None:
         """Forget what was added to parameter tensors."""
         for sums in self._sums:
             for index in indices:
                 sums.pop(index, None)
+        for index in indices:
+            self._vectors.pop(index, None)
 
-    def small(self, groups: int, examples: int) -> Small:
-        """Return the small-batch side of a step with these numbers of groups and examples from the sums so far."""
+    def small(self, groups: int, examples: int, weights: Sequence[float] = ()) -> Small:
+        """Return the small-batch side of a step with these numbers of groups and examples from the sums so far, and
+        with the weights that were passed to :meth:`add`, one per group."""
         statistics = []
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
@@ -87,8 +136,14 @@ class GroupSums:
                 if index not in sums:
                     zeros = torch.zeros_like(self._parameters[index].detach())[None]
                     sums[index] = geometry.statistic(index, as_real(zeros))
-            statistics.append([sums[index].mul_(examples) for index in covered])
-        return Small(statistics=statistics, sizes=Sizes(small=examples / groups, big=examples, groups=groups))
+            statistics.append([sums[index].mul_(1 if weights else examples) for index in covered])
+        whole = sum(weights)
+        sums_of = {index: vector / whole for index, vector in self._vectors.items()}
+        return Small(
+            statistics=statistics,
+            sizes=Sizes(small=examples / groups, big=examples, groups=groups),
+            weighted=Weighted(sums=sums_of, squares=sum((each / whole) ** 2 for each in weights)) if weights else None,
+        )
 
 
 class CellSums(GroupSums):
@@ -107,17 +162,22 @@ class CellSums(GroupSums):
         super().forget()
         self._within.forget()
         self._parts, self._number, self._examples = 0, 0, 0
+        self._weights: list[float] = []
         self._compared: list[tuple[int, Tensor, Tensor]] = []
         self._missing: set[int] = set()  # parameter tensors that training did not differentiate, but the cells did
         self._clear()
 
-    def begin(self, cells: Cells, *, complete: bool, several: bool) -> None:
+    def begin(self, cells: Cells, *, complete: bool, several: bool, weights: Tensor | None = None) -> None:
         """Start a backward pass.
 
         Args:
             complete: whether the last cell is passed to :meth:`put`, too, to be compared with what the others leave.
             several: whether several forward passes over the same examples may contribute to its cells.
+            weights: weights of the examples in the loss, shape ``[examples]``, where they differ.
         """
+        parts = range(cells.number // cells.of_part)
+        self._of_parts = [None if weights is None else float(weights[cells.mask(part)].sum()) for part in parts]
+        self._weights += [weight for weight in self._of_parts if weight is not None]
         self._cells, self._complete, self._several = cells, complete, several
         self._parts += cells.number // cells.of_part
         self._number += cells.number
@@ -190,7 +250,7 @@ class CellSums(GroupSums):
             return None
         self.discard(self._missing)
         self._within.discard(self._missing)
-        small = self.small(self._parts, self._examples)
+        small = self.small(self._parts, self._examples, self._weights)
         if self._number > self._parts:
             small.within = self._within.small(self._number, self._examples)
         return small
@@ -204,7 +264,7 @@ class CellSums(GroupSums):
         if values and cells.of_part > 1:
             self._within.add(index, cells.size, torch.stack(values))
         if values:
-            self.add(index, cells.size * cells.of_part, reduce(torch.add, values)[None])
+            self.add(index, cells.size * cells.of_part, reduce(torch.add, values)[None], self._of_parts[part])
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -39,6 +39,8 @@ TINY_BUCKET = 1e-4
 """Megabytes: every parameter tensor of the network gets its own bucket."""
 SIZES = (3, 5, 2, 7)
 """Examples of a micro-batch, by rank, where ranks differ."""
+WEIGHTS = (None, "ranks", "examples")
+"""What may be said of ranks that differ."""
 STEPS = 3
 """Of a training loop."""
 
@@ -136,7 +138,7 @@ def watch(model: nn.Module, source: str, run: Callable[[], None], geometries: Se
     watcher = SOURCES[source](model, parameters, geometries)
     watcher.attach()
     run()
-    small = combine(watcher.collect(), watcher.ranks or data_parallel_groups(model))
+    small = combine(watcher.collect(), watcher.ranks or data_parallel_groups(model), "ranks")
     gradients = {i: torch.zeros_like(p) if p.grad is None else p.grad for i, p in enumerate(parameters)}
     result = {
         "small": {"statistics": small.statistics, **vars(small.sizes)},
@@ -287,9 +289,27 @@ def unequal_ranks() -> dict:
     own = 0.5 + torch.randn(steps, SIZES[rank], 20, dtype=torch.float64, generator=generator).mean(1)
     squared = own.square().sum(1)
     groups = [dist.group.WORLD]
-    small = combine(Small(statistics=[[squared]], sizes=Sizes(small=SIZES[rank], big=SIZES[rank], groups=1)), groups)
+    small = combine(
+        Small(statistics=[[squared]], sizes=Sizes(small=SIZES[rank], big=SIZES[rank], groups=1)), groups, "ranks"
+    )
     big = (sum_over_ranks([own], groups)[0] / world).square().sum(1)
     return {"moments": solve_moments(small.statistics[0][0], small.sizes.small, big, small.sizes.big)}
+
+
+def weighted(kind: str, synchronize: bool, weights: str | None) -> tuple[float, float] | str:
+    """Signal and noise of a step of two micro-batches of unequal ranks, or what is said instead."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = shard_small(small_network()) if kind == "fsdp" else DistributedDataParallel(small_network())
+    probe = Probe(model, source="replicas", weights=weights)
+    share = world * SIZES[rank] / sum(SIZES[:world]) if weights == "examples" else 1.0
+    for micro in range(2):
+        with contextlib.nullcontext() if synchronize or micro else _no_sync(model):
+            (loss(model, rank, micro, 2, SIZES[rank]) * share).backward()
+    try:
+        moments = probe.step()["l2"]
+    except ConfigError as error:
+        return str(error)
+    return float(moments.signal.sum()), float(moments.noise.sum())
 
 
 def sums() -> dict:
@@ -396,6 +416,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "fsdp, hybrid": hybrid,
     "detached": detached,
     "unequal ranks": unequal_ranks,
+    "weighted": lambda: {key: weighted(*key) for key in product(("ddp", "fsdp"), (True, False), WEIGHTS)},
     "sums": sums,
     "refusals": refusals,
     "changed": changed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.noise_scale.distributed_worker import STEPS, network
+from tests.noise_scale.distributed_worker import SIZES, STEPS, loss, network, small_network
 from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
 
 
@@ -54,6 +54,28 @@ def test_a_training_loop_on_ranks_is_one_on_the_union(ranks: list[dict], case: s
             assert (one.steps, one.examples) == (other.steps, other.examples)
         assert found["estimate"].value == pytest.approx(expected.value, rel=1e-9)
         assert found["estimate"] == ranks[0][case]["estimate"]
+
+
+@pytest.mark.parametrize("synchronize", [True, False])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_ranks_of_unequal_sizes_are_told_or_have_the_weights_that_are_given(
+    ranks: list[dict], kind: str, synchronize: bool
+) -> None:
+    world = len(ranks)
+    sizes = torch.tensor([SIZES[rank] for rank in range(world) for _ in range(2)], dtype=torch.float64)
+    model = small_network()
+    losses = [loss(model, rank, micro, 1, SIZES[rank]) for rank in range(world) for micro in range(2)]
+    slopes = [torch.autograd.grad(each, list(model.parameters())) for each in losses]
+    own = torch.stack([torch.cat([part.flatten() for part in each]) for each in slopes])
+    for rank in ranks:
+        found = rank["weighted"]
+        assert "pass weights='ranks'" in found[kind, synchronize, None]
+        for weights, shares in ("ranks", torch.full_like(sizes, 1 / len(sizes))), ("examples", sizes / sizes.sum()):
+            whole, mean = (shares @ own).square().sum(), shares @ own.square().sum(1)
+            inverse = (shares.square() / sizes).sum()  # 1/B of the whole step
+            noise = (mean - whole) / ((shares / sizes).sum() - inverse)
+            expected = (float(whole - noise * inverse), float(noise))
+            assert found[kind, synchronize, weights] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.batch_constants import sums_and_divisors, weights_over_step
+from cbs.noise_scale.boundary import BeforeBackward, differentiable
+from cbs.noise_scale.coupling import LEAST
+from cbs.noise_scale.cut import has_rows, in_training
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
+
+UNEVEN = (
+    "the loss of a step is divided by the sum of weights over all of its micro-batches (counted tokens, class weights),"
+    " of which they have {:.2g} to {:.2g} times their share: a noise scale near the batch size is wrong by up to about "
+    "{:.0%}, others by more; pass the weights of examples by weights=, or divide each micro-batch by its own sum"
+)
 
 
 @SOURCES.register("accumulation")
@@ -25,6 +38,15 @@ class Accumulation(Source):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.micro_batches = self._groups
+        self._before = BeforeBackward()
+
+    def attach(self) -> None:
+        super().attach()
+        self._handles.append(self._model.register_forward_hook(self._look))
+
+    def detach(self) -> None:
+        super().detach()
+        self._before.forget()
 
     def _measured(self) -> Small | None:
         examples = self.latest.units.numel()
@@ -33,13 +55,37 @@ class Accumulation(Source):
                 f"the first tensor that the model is called with has {examples} rows, but its output {self._outputs}: "
                 "pass count= to say how many examples a forward pass has"
             )
-        return self._sums.small(len(self._examples), sum(self._examples.values())) if self._examples else None
+        if self._counted and not callable(self._weights):
+            found = weights_over_step(self._counted, bool(self.ranks))
+            error = 0.0 if found is None else (1 + float(found.std(correction=0)) / len(found) ** 0.5) ** 2 - 1
+            if found is not None and error > LEAST and not self.uneven:
+                self.uneven = UNEVEN.format(float(found.min()), float(found.max()), error)
+        self._steps += 1
+        weights = [*self._of_passes.values()]
+        return self._sums.small(len(self._examples), sum(self._examples.values()), weights) if self._examples else None
 
     def _forget(self) -> None:
         super()._forget()
         self._examples: dict[int, int] = {}
+        self._of_passes: dict[int, float] = {}
         self._seen: dict[int, int] = {}
+        self._counted: list[tuple[dict[Any, float], set[float], int]] = []
         self._differentiated = self.latest.number
+
+    def _look(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if not (self.active and in_training() and self._due()):
+            return
+        examples = self.latest.units.numel()
+        edges = [get_gradient_edge(leaf) for leaf in differentiable(output) if has_rows(leaf, examples)]
+        self._before.call(lambda tensors, _: self._add_up(tensors, edges, examples))
+
+    def _add_up(self, tensors: Any, edges: Sequence[GradientEdge], examples: int) -> None:
+        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        try:
+            with torch.no_grad():
+                self._counted.append((*sums_and_divisors(roots, edges, examples), examples))
+        except Exception:  # noqa: BLE001 - an unusual operation must not end a training run; it is not looked through
+            self._counted.clear()
 
     def _take(self, index: int, gradient: Tensor) -> None:
         number, examples = self.latest.number, self.latest.units.numel()
@@ -51,4 +97,7 @@ class Accumulation(Source):
             self._fail(TWO_FORWARD)
         self._differentiated = self._seen[index] = number
         self._examples[number] = examples
-        self._sums.add(index, examples, gradient.detach()[None])
+        weights = self.latest.weights
+        if weights is not None:
+            self._of_passes[number] = float(weights.sum())
+        self._sums.add(index, examples, gradient.detach()[None], self._of_passes.get(number))

@@ -27,10 +27,6 @@ from cbs.noise_scale.small_batch import CellSums, Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
-CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Numbers of the measured steps, beside the multiples of the last, in which the assumptions are checked: whether
-examples influence each other may depend on the batch and on what the model has learnt."""
-
 IDLE = 0.5
 """Share of examples without a gradient above which a caveat is given."""
 
@@ -46,6 +42,10 @@ NO_CUT = (
 )
 COMPILED = "compiled code calls the model and runs a backward pass only once; use the source 'accumulation'"
 CHANGES = "the forward pass changes parameters in place"
+DRAWN = (
+    "the model draws random numbers of shape {} for all examples of a batch together, such as whether a layer is left "
+    "out: what they do to the gradient counts as signal, so the noise scale is too small; draw them for every example"
+)
 TRANSFORM = (
     "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
     "transform to a copy of the model"
@@ -76,9 +76,9 @@ class InsideBackward(Source):
     but the last, with the gradients of all other examples set to zero. The gradient of the last group is the gradient
     of training minus those of the others. Training itself runs exactly as without a noise scale.
 
-    In some steps (:data:`CHECKED`) the last group gets a pass of its own, too, and all groups have to add up to the
-    gradient of training. In these steps every row of the output has to depend on one example only
-    (:class:`~cbs.noise_scale.separation.Separation`), and the loss must not couple examples
+    In some steps (:data:`~cbs.noise_scale.sources.base.CHECKED`) the last group gets a pass of its own, too, and all
+    groups have to add up to the gradient of training. In these steps every row of the output has to depend on one
+    example only (:class:`~cbs.noise_scale.separation.Separation`), and the loss must not couple examples
     (:class:`~cbs.noise_scale.coupling.Coupling`).
 
     Attributes:
@@ -93,10 +93,10 @@ class InsideBackward(Source):
         super().__init__(*args, **options)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
-        self._separation, self._coupling = Separation(), Coupling(self._parameters)
-        self._steps = 0
+        self._separation = Separation()
+        self._coupling = Coupling(self._parameters, weights_known=callable(self._weights))
         self.backward_passes = self._groups - 1
-        self._has_rows, self._compiled = True, False
+        self._has_rows, self._compiled, self._draws = True, False, ""
 
     @property
     def caveat(self) -> str:
@@ -107,6 +107,8 @@ class InsideBackward(Source):
             for what, why_not in unchecked.items()
             if why_not
         ]
+        if self._draws:
+            caveats.append(DRAWN.format(self._draws))
         idle, examples = self._coupling.idle
         if idle > IDLE * examples:
             caveats.append(
@@ -177,11 +179,6 @@ class InsideBackward(Source):
         self._cut.begin()
         self._coupling.forget()
 
-    def _due(self) -> bool:
-        """Return whether the assumptions are checked in this step, see :data:`CHECKED`."""
-        coming = self._steps + 1
-        return coming in CHECKED or coming % CHECKED[-1] == 0
-
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.active and in_training():
             self._cut.begin()
@@ -219,6 +216,7 @@ class InsideBackward(Source):
         assert self.seen.replay is not None
         with self._cut.recording() as calls:
             output = self.seen.replay.run(kept, others)
+        self._draws = self.seen.replay.draws
         calls = [call for call in calls if call.name in self._cut.names]
         rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
         return [Call("", rows)] if self._has_rows else calls
@@ -246,7 +244,7 @@ class InsideBackward(Source):
         examples = current.units.numel()
         cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
-            self._sums.begin(cells, complete=self._due(), several=shared)
+            self._sums.begin(cells, complete=self._due(), several=shared, weights=current.weights)
             self.seen.task = task
         self.backward_passes = max(1, cells.number - 1)
         try:

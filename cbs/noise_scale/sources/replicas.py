@@ -47,7 +47,7 @@ class Replicas(Accumulation):
         sharding = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
         if not sharding:
             return super()._watch()
-        for geometry in self._geometries:
+        for geometry in self.geometries:
             require_norms(geometry)
         if not all(is_sharded(parameter) for parameter in self._parameters):
             raise ConfigError(

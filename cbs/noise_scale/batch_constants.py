@@ -1,0 +1,218 @@
+r"""Detect constants of a loss that were computed from its batch.
+
+A mean over the terms that count, or over all weights of a batch, is a quotient whose divisor depends on every example.
+So is a loss over its own detached value or over the variance of its targets, and targets or advantages that were
+centred or scaled over the batch depend on it as well. No derivative shows it, as all of these are constants. Their
+values do: a divisor is the sum of weights, it differs from batch to batch, or a constant has mean 0 or standard
+deviation 1 in every batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from cbs.noise_scale.shared_targets import ROUNDING, operations, saved
+
+CLOSE = 1e-4
+"""Largest relative difference between a statistic of a batch and the number it was brought to, due to rounding."""
+
+VARIES = 0.05
+"""Least standard deviation, relative to the mean, of a factor that is reported."""
+
+TURNS = 2
+"""Number of times that a factor has to turn from rising to falling or back; schedules of a run hardly do so."""
+
+SCALED = (
+    "the loss is multiplied or divided by a constant that differs from batch to batch ({:.3g} to {:.3g} so far), as if "
+    "computed from the batch (its own value, the variance of its targets, a count) or drawn for it: all examples share "
+    "it, so a noise scale near the batch size is wrong; 'accumulation' sees it if each micro-batch has its own"
+)
+NORMED = (
+    "the loss holds a constant with {} over every batch, such as targets or advantages that were normalised over it: "
+    "each example depends on the others, so a noise scale near the batch size is wrong; normalise by the statistics of "
+    "many batches, pass groups= if it was done within groups, or use 'accumulation'"
+)
+
+
+class BatchConstants:
+    """The constants of the losses so far.
+
+    Attributes:
+        found: what was found, in words; empty if nothing was.
+    """
+
+    def __init__(self) -> None:
+        self.found = ""
+        self._factors: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+        self._normed: dict[str, float] = {}
+
+    def add(self, losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int) -> None:
+        """Take notice of the loss of a batch with this number of examples; ``outputs`` are as in
+        :func:`~cbs.noise_scale.shared_targets.saved`."""
+        if self.found or examples < 3:
+            return
+        factors = _factors(losses, outputs)
+        for place, factor in enumerate(factors):
+            values = self._factors[len(factors), place]
+            values.append(factor)
+            # from one power of two to another, as a gradient scaler goes, nothing changes
+            plain = torch.tensor([math.frexp(value)[0] for value in values], dtype=torch.float64)
+            rises = torch.tensor(values, dtype=torch.float64).diff().sign()
+            turns = int((rises[rises != 0].diff() != 0).sum())
+            apart = len({*plain.tolist()}) > 1 and float(torch.tensor(values).double().std())
+            if turns >= TURNS and apart > VARIES * abs(sum(values) / len(values)):
+                self.found = SCALED.format(min(values), max(values))
+        for _, value in saved(losses, outputs):
+            what = "" if value.requires_grad else _normed(value, examples)
+            if what:
+                size = float(value.double().square().sum()) + float(value.flatten()[0])
+                if self._normed.setdefault(what, size) != size:  # another batch
+                    self.found = NORMED.format(what)
+
+
+def _factors(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> list[float]:
+    """Return the constants, single numbers, that multiply or divide anything between outputs and losses."""
+    found = []
+    for node in operations(losses, outputs):
+        if node.name().startswith(("Mul", "Div")):
+            values = (getattr(node, name, None) for name in ("_saved_self", "_saved_other"))
+            found += [float(one) for one in values if isinstance(one, Tensor) and _single(one)]
+    return found
+
+
+def _single(value: Tensor) -> bool:
+    return value.numel() == 1 and not value.requires_grad and not value.is_complex() and bool(value.isfinite().all())
+
+
+def _normed(value: Tensor, examples: int) -> str:
+    """Return which statistic of a constant over the batch is a round number, if that of single examples is not."""
+    if value.dtype not in (torch.float32, torch.float64) or not value.dim() or value.shape[0] % examples:
+        return ""
+    rows = value.detach().reshape(examples, -1).double()
+    if not rows.isfinite().all() or not (rows % 1).any():
+        return ""
+    own, size = rows.mean(1), rows.abs().mean()
+    if abs(float(rows.mean())) < CLOSE * float(size) and float(own.abs().max()) > ROUNDING * float(size):
+        return "mean 0"
+    squares = rows.square().mean(1)
+    statistics: dict[str, tuple[Tensor, Sequence[Tensor]]] = {  # of single examples, and over the batch
+        "standard deviation 1": (squares, (rows.std(), rows.std(correction=0))),
+        "mean square 1": (squares, (squares.mean().sqrt(),)),
+        "mean size 1": (rows.abs().mean(1), (size,)),
+        "mean 1": (own, (rows.mean(),)),
+        "sum 1": (own, (rows.sum(),)),
+    }
+    for what, (of_rows, over_all) in statistics.items():
+        differ = float(of_rows.std()) > ROUNDING * float(of_rows.abs().mean())
+        if differ and any(abs(float(one) - 1) < CLOSE for one in over_all):
+            return what
+    return ""
+
+
+def weights_divided_by(
+    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, usual: set[float]
+) -> Tensor | None:
+    """Return the weights of examples relative to their mean if they differ and their sum divides a loss; else ``None``.
+
+    Such are torch's means over targets with class weights or ignored ones, means over rows that a mask or
+    indices select, and quotients whose divisor is the sum of a constant that has rows of examples. Targets, which are
+    often whole numbers, may add up to a divisor by coincidence: their sum has to be none of ``usual``, the divisors of
+    earlier losses, to which those of these are added.
+    """
+    held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
+    held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
+    divisors, averaged, summed = [1.0], list[Tensor](), list[Tensor]()  # 1 for weights that were divided before
+    for node in operations(losses, outputs):
+        name, other = node.name(), getattr(node, "_saved_other", None)
+        averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
+        if name.startswith("NllLoss"):
+            counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
+            classes = node._saved_weight
+            held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
+            (averaged if averages else summed).append(held[0])
+            divisors += [float(held[0].sum())] * averages
+        elif averages:
+            shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
+            divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
+        elif name.startswith("Index"):
+            held += _selected(node, examples)
+        elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
+            number = float(other) if name.startswith("Div") else 1 / float(other)
+            divisors += [number] * bool(number % examples)  # not a mean over examples
+    new = [each for each in divisors if usual and each % examples and each not in usual]
+    usual.update(divisors)
+    for value in held:
+        if value.numel() % examples or (not value.is_floating_point() and value.max() > 1):
+            continue
+        weights = value.reshape(examples, -1).double().sum(1)
+        total, apart = float(weights.sum()), float(weights.max() - weights.min())
+        if not apart > ROUNDING * total / examples > 0:
+            continue
+        above = any(value is one for one in summed) and max(divisors) > total  # the sum over a whole step
+        known = divisors if (value.double() % 1).any() else new
+        if above or any(value is one for one in averaged) or any(abs(each / total - 1) < ROUNDING**2 for each in known):
+            return weights / weights.mean()
+    return None
+
+
+def weights_over_step(passes: Sequence[tuple[dict[Any, float], set[float], int]], ranks: bool) -> Tensor | None:
+    """Return the weights of passes relative to those of their examples, where their sum divides the loss of each.
+
+    Args:
+        passes: of every pass the sums and divisors in its loss, see :func:`sums_and_divisors`, and its examples.
+        ranks: whether there are other passes on other ranks, so that the divisor may be larger.
+    """
+    if len(passes) < 2:
+        return None
+    examples = torch.tensor([number for *_, number in passes], dtype=torch.float64)
+    divisors = set.intersection(*(each for _, each, _ in passes))
+    for key in set.intersection(*({*sums} for sums, *_ in passes)):
+        weights = torch.tensor([sums[key] for sums, *_ in passes], dtype=torch.float64)
+        total = float(weights.sum())
+        if any(abs(one / total - 1) < ROUNDING**2 or (ranks and one > total) for one in divisors if total > 0):
+            relative = weights / examples
+            if float(relative.std()) > ROUNDING * float(relative.mean()):
+                return relative * (examples.sum() / total)
+    return None
+
+
+def sums_and_divisors(
+    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int
+) -> tuple[dict[Any, float], set[float]]:
+    """Return what a loss may sum over, as the sum of weights of its terms under a name, and what it is divided by."""
+    sums: dict[Any, float] = {}
+    divisors = {round(value, 6) for one in _factors(losses, outputs) if one for value in (one, 1 / one) if value > 1}
+    for node in operations(losses, outputs):
+        name, shape = node.name(), getattr(node, "_saved_self_sym_sizes", None)
+        summed = getattr(node, "_saved_reduction", 0) == 2
+        if name.startswith("NllLoss") and summed:
+            ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63
+            counted = node._saved_target != ignored
+            classes = node._saved_weight
+            weights = counted if classes is None else counted * classes[node._saved_target * counted]
+            sums[name, len(sums)] = float(weights.sum())
+        elif name.startswith("Sum") and shape:
+            sums[name, len(sums)] = float(math.prod(shape))
+        elif summed and isinstance(getattr(node, "_saved_self", None), Tensor):
+            sums[name, len(sums)] = float(node._saved_self.numel())
+    for name, value in saved(losses, outputs):
+        if not value.requires_grad and value.dim() and not value.numel() % examples and value.dtype != torch.long:
+            sums[name, value.dtype, len(sums)] = float(value.double().sum())
+    return sums, divisors
+
+
+def _selected(node: Any, examples: int) -> list[Tensor]:
+    """Return how many of the rows of every example an operation takes by their numbers; empty if it does not."""
+    indices = getattr(node, "_saved_indices", None) or [getattr(node, "_saved_index", None)]
+    rows = (getattr(node, "_saved_self_sym_sizes", None) or [0])[0]
+    first = indices[0]
+    if not isinstance(first, Tensor) or first.dtype != torch.long or rows % examples or not rows:
+        return []
+    return [torch.bincount(first.flatten() % rows // (rows // examples), minlength=examples).double()]

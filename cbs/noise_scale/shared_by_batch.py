@@ -1,0 +1,171 @@
+r"""Detect what the examples of a batch share: one task, dataset or length, one mask, crop or depth drawn for all.
+
+With a part :math:`m_t` of the gradient that all examples of batch t share, the signal within a batch is
+:math:`|G|^2 + E|m|^2`. The product of the gradients of two batches is :math:`|G|^2`, as long as batches are independent
+and the parameters rest. So it is compared with the signal, on a few entries of a few parameter tensors.
+
+While parameters move, less of the gradient lasts from one step to the next for two more reasons: it oscillates, and
+the noise of a step moves the parameters against the next gradient, which takes :math:`\eta\,tr(HP\Sigma)/B` from the
+product for a step of size :math:`\eta`. In stable training :math:`\eta HP` is mostly below 1, and momentum spreads it
+over many steps. Therefore, where parameters move, only a product that is far below the signal is told: the largest one
+over some lags, after the noise of a batch times the share of the latest gradient in a step was taken from the signal,
+and how much the products at these lags differ.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.moments import Moments
+
+TENSORS, ENTRIES = 3, 1024
+"""Number of parameter tensors and largest number of entries of each that are compared; new ones are drawn again and
+again."""
+
+LAGS = 6
+"""Number of earlier steps that a step is compared with; gradients that oscillate come back within so many steps."""
+
+LASTING = 32
+"""Least number of steps after which new entries are drawn."""
+
+EARLY, SELDOM, SPARSE = 512, 320, 8
+"""From step ``EARLY`` on one step in ``SELDOM`` is compared where fewer than one in ``SPARSE`` is measured."""
+
+FIRST, BLOCKS = 64, 16
+"""Number of measured steps of the first test, repeated at every doubling; number of blocks that give its error."""
+
+AT_REST, MOVING = (0.95, 4.5), (2 / 3, 3.5)
+"""Share of the signal that the product has to stay below, and by how many standard errors, where parameters rest and
+where they move."""
+
+SHARED = (
+    "examples of a batch share what other batches do not have, so that it counts as signal: products of successive "
+    "steps' gradients are {:.0%} of the signal within batches. So it is with one task, dataset or length per batch, "
+    "with one mask, crop or depth drawn for all of it, and if examples are not in the first dimension: the noise scale "
+    "is too small, unless micro-batches or ranks that differ in this are compared ('accumulation', 'replicas')"
+)
+
+
+class Sketch(L2):
+    """Squared norm of some entries of some parameter tensors, scaled so that its mean over draws is that of all.
+
+    Args:
+        parameters: the parameter tensors.
+
+    Attributes:
+        active: whether the step in progress is compared.
+    """
+
+    name = "sketch"
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._random, self.active = random.Random(0), True
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw other entries."""
+        filled = [index for index, tensor in enumerate(self._parameters) if tensor.numel()]
+        chosen = sorted(self._random.sample(filled, min(TENSORS, len(filled))))
+        steps = {index: -(-self._parameters[index].numel() // ENTRIES) for index in chosen}
+        self._entries = {index: slice(self._random.randrange(step), None, step) for index, step in steps.items()}
+
+    def covers(self, index: int) -> bool:
+        return self.active and index in self._entries
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        entries = self._entries[index]
+        return super().statistic(index, gradients.reshape(len(gradients), -1)[:, entries]).mul_(entries.step)
+
+    def of(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """Return the entries of tensors shaped like the parameters; a product of two such vectors is that of all."""
+        given = [(tensors[at], self._parameters[at]) for at in self._entries]
+        held = [parameter * 0 if tensor is None else tensor for tensor, parameter in given]
+        pieces = [as_real(one.detach().reshape(-1)[at]) for one, at in zip(held, self._entries.values(), strict=True)]
+        if any(at.step > 1 for at in self._entries.values()):
+            pieces = [one * at.step**0.5 for one, at in zip(pieces, self._entries.values(), strict=True)]
+        return torch.cat([one.flatten() for one in pieces]).float()
+
+
+class SharedByBatch:
+    """Test of what the examples of a batch share, on the steps that are measured and those before them.
+
+    Attributes:
+        sketch: the geometry in which the signal within batches is measured.
+        told: what was found, in words; empty if nothing was.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.sketch, self.told = Sketch(parameters), ""
+        self._parameters = parameters
+        self._past: deque[tuple[int, Tensor]] = deque(maxlen=LAGS)
+        self._weights: Tensor | None = None
+        self._drawn, self._measured, self._gap, self._compared = 0, 0, 1, 0
+        self._rows: list[Tensor] = []
+
+    def wants(self, step: int) -> bool:
+        """Return whether a step, if it is measured, is to be compared with those before it."""
+        return step < EARLY or self._gap < SPARSE or step - self._compared >= SELDOM
+
+    def measured(self, step: int) -> None:
+        """Take notice that a step was measured."""
+        self._gap, self._measured = step - self._measured, step
+
+    def add(self, step: int, scale: float, moments: Moments | None, *, last: bool) -> None:
+        """Take notice of a step.
+
+        Args:
+            step: number of the step.
+            scale: factor by which ``.grad`` is too large.
+            moments: those of the sketch; ``None`` if the step was not measured.
+            last: whether the next step is to be measured.
+        """
+        gradient = self.sketch.of([tensor.grad for tensor in self._parameters])
+        gradient = gradient if scale == 1.0 else gradient / scale
+        weights = self.sketch.of(self._parameters) if last or moments is not None else None
+        if moments is not None and self._weights is not None and weights is not None and self._follows(step):
+            self._compared = step
+            past = torch.stack([earlier for _, earlier in self._past])
+            moved = weights - self._weights
+            along = (moved.sign() * past[-1].sign()).mean().neg()
+            noise = moments.noise.sum() / moments.sizes.big
+            values = [moments.signal.sum(), noise, along, moved.abs().amax()]
+            self._rows.append(torch.cat([torch.stack([value.float() for value in values]), past @ gradient]))
+        self._past.append((step, gradient))
+        self._weights = weights
+        if moments is not None and step - self._drawn >= LASTING:
+            self.sketch.draw()
+            self._drawn = step
+            self._past.clear()
+        if moments is not None and len(self._rows) >= FIRST and (len(self._rows) & (len(self._rows) - 1)) == 0:
+            self._test(torch.stack(self._rows).double().cpu().numpy())
+
+    def _follows(self, step: int) -> bool:
+        return [at for at, _ in self._past] == [*range(step - LAGS, step)]
+
+    def _test(self, rows: np.ndarray) -> None:
+        rows = rows[np.isfinite(rows).all(1)]
+        signal, noise, along, moved, products = *rows[:, :4].T, rows[:, 4:]
+        if len(rows) < FIRST // 2 or self.told:
+            return
+        share, sure = MOVING if moved.any() else AT_REST
+        if moved.any():
+            latest = math.sin(math.pi / 2 * max(0.0, float(along.mean()))) ** 2
+            lags = products.mean(0)
+            products = products[:, int(lags.argmax())]
+            excess = share * signal - products - latest * noise - (lags.max() - lags.min())
+        else:
+            products = products.mean(1)
+            excess = share * signal - products
+        means = np.array([block.mean() for block in np.array_split(excess, BLOCKS)])
+        if means.mean() > sure * means.std(ddof=1) / BLOCKS**0.5:
+            self.told = SHARED.format(max(0.0, products.mean() / signal.mean()))

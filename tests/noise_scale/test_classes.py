@@ -1,0 +1,256 @@
+"""Losses and data that make a noise scale wrong unless it is told: constants of the batch, and what a batch shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from cbs.noise_scale import NoiseScaleMeter
+
+SIZE, TOKENS, CLASSES = 12, 6, 5
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Inputs, targets and, where there are tokens, which of them count."""
+
+UNEVEN = "divided by the sum of its own batch's weights"
+OVER_STEP = "divided by the sum of weights over all of its micro-batches"
+NORMED = "the loss holds a constant with "
+SCALED = "a constant that differs from batch to batch"
+SHARED = "examples of a batch share what other batches do not have"
+DRAWN = "the model draws random numbers of shape"
+
+
+class Skipping(nn.Module):
+    """A residual block that is left out, or whose features are, for all examples of a batch or for single ones."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inner, self.head, self.shape = nn.Linear(4, 4), nn.Linear(4, 1), shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.inner(x) * (torch.rand(self.shape) < 0.6))
+
+
+def line() -> nn.Module:
+    return nn.Linear(4, 1)
+
+
+def classifier() -> nn.Module:
+    return nn.Linear(4, CLASSES)
+
+
+def points(draws: torch.Generator) -> Batch:
+    x = torch.randn(SIZE, 4, generator=draws)
+    return x, x[:, :1] + torch.randn(SIZE, 1, generator=draws), x
+
+
+def tokens(draws: torch.Generator) -> Batch:
+    x, labels = torch.randn(SIZE, TOKENS, 4, generator=draws), torch.randint(CLASSES, (SIZE, TOKENS), generator=draws)
+    lengths = torch.where(torch.rand(SIZE, generator=draws) < 0.3, TOKENS, 1)
+    return x, labels, torch.arange(TOKENS) < lengths[:, None]
+
+
+def each(model: nn.Module, batch: Batch) -> Tensor:
+    return cross_entropy(model(batch[0]).mT, batch[1], reduction="none")
+
+
+def places(batch: Batch) -> Tensor:
+    return batch[2].flatten().nonzero()[:, 0]
+
+
+def normed(y: Tensor) -> Tensor:
+    return (y - y.mean()) / y.std()
+
+
+def weighted(weights: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, Batch], Tensor]:
+    return lambda model, batch: ((model(batch[0]) - batch[1]).square() * weights(batch[1])).mean()
+
+
+def scaled(factor: Callable[[Tensor, Tensor], Tensor]) -> Callable[[nn.Module, Batch], Tensor]:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        value = mse_loss(model(batch[0]), batch[1])
+        return value * factor(value.detach(), batch[1])
+
+    return loss
+
+
+LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
+    "logits[mask]": (lambda m, b: cross_entropy(m(b[0])[b[2]], b[1][b[2]]), UNEVEN),
+    "index_select": (
+        lambda m, b: cross_entropy(m(b[0]).flatten(0, 1).index_select(0, places(b)), b[1].flatten()[places(b)]),
+        UNEVEN,
+    ),
+    "logits[rows, columns]": (lambda m, b: cross_entropy(m(b[0])[b[2].nonzero(as_tuple=True)], b[1][b[2]]), UNEVEN),
+    "losses[mask]": (lambda m, b: each(m, b)[b[2]].mean(), UNEVEN),
+    "losses[places]": (lambda m, b: each(m, b).flatten()[places(b)].sum() / len(places(b)), UNEVEN),
+    "masked_select": (lambda m, b: each(m, b).masked_select(b[2]).mean(), UNEVEN),
+    "all tokens": (lambda m, b: each(m, b).mean(), ""),
+    "one token each": (lambda m, b: cross_entropy(m(b[0])[torch.arange(SIZE), 0], b[1][:, 0]), ""),
+    "standardised targets": (lambda m, b: mse_loss(m(b[0]), normed(b[1])), NORMED),
+    "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED),
+    "targets over their root mean square": (lambda m, b: mse_loss(m(b[0]), b[1] / b[1].square().mean().sqrt()), NORMED),
+    "normed advantages": (weighted(normed), NORMED),
+    "softmax over the batch": (weighted(lambda y: y.softmax(0)), UNEVEN),
+    "weights over their mean": (weighted(lambda y: y.exp() / y.exp().mean()), UNEVEN),
+    "weights of their own": (weighted(lambda y: y.exp()), ""),
+    "over itself": (scaled(lambda value, y: 1 / value), SCALED),
+    "over the variance": (scaled(lambda value, y: 1 / y.var()), SCALED),
+    "over the norm": (scaled(lambda value, y: 1 / y.norm()), SCALED),
+    "its square root": (scaled(lambda value, y: value.rsqrt()), SCALED),
+    "a factor drawn": (scaled(lambda value, y: torch.rand(()) + 0.5), SCALED),
+    "over a count": (scaled(lambda value, y: 1 / (y > 0).sum()), SCALED),
+    "a factor that falls": (scaled(lambda value, y: next(FALLING)), ""),
+}
+FALLING = iter(torch.linspace(1, 0.1, 1000))
+
+
+def run(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    draw: Callable[..., Batch],
+    steps: int,
+    micros: int = 1,
+    **options: object,
+) -> str:
+    """Return what is said in some steps with parameters at rest."""
+    draws, said = torch.Generator().manual_seed(4), list[str]()
+    meter = NoiseScaleMeter(model, every=1, tell=said.append, **options)
+    for _ in range(steps):
+        model.zero_grad()
+        parts: Sequence[Batch] = [*zip(*(tensor.chunk(micros) for tensor in draw(draws)), strict=True)]
+        whole = sum(int(part[2].sum()) for part in parts)
+        for part in parts:
+            (loss(model, part) if micros == 1 else loss(model, part, whole)).backward()
+        meter.step()
+    return meter.estimate().note
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_constants_of_the_batch_are_told(name: str) -> None:
+    torch.manual_seed(0)
+    loss, said = LOSSES[name]
+    of_tokens = "token" in name or (said == UNEVEN and "weights" not in name and "softmax" not in name)
+    model, draw = (classifier(), tokens) if of_tokens else (line(), points)
+    note = run(model, loss, draw, 100 if said == SCALED else 5)
+    assert (said in note) if said else not any(one in note for one in (UNEVEN, NORMED, SCALED)), note
+
+
+OVER_STEPS: dict[str, Callable[[nn.Module, Batch, int], Tensor]] = {
+    "ignored": lambda m, b, whole: (
+        cross_entropy(m(b[0]).mT, torch.where(b[2], b[1], -100), ignore_index=-100, reduction="sum") / whole
+    ),
+    "masked": lambda m, b, whole: (each(m, b) * b[2]).sum() / whole,
+    "selected": lambda m, b, whole: each(m, b)[b[2]].sum() / whole,
+    "selected logits": lambda m, b, whole: cross_entropy(m(b[0])[b[2]], b[1][b[2]], reduction="sum") / whole,
+}
+
+
+@pytest.mark.parametrize("name", OVER_STEPS)
+def test_sums_over_the_step_are_told_or_corrected_by_weights(name: str) -> None:
+    torch.manual_seed(0)
+    options = {"source": "accumulation", "micros": 4}
+    assert OVER_STEP in run(classifier(), OVER_STEPS[name], tokens, 3, **options)
+    assert OVER_STEP not in run(classifier(), lambda m, b, _: each(m, b).sum() / SIZE / TOKENS, tokens, 3, **options)
+    lengths = torch.ones(SIZE // 4)
+    assert OVER_STEP not in run(classifier(), OVER_STEPS[name], tokens, 3, weights=lambda *_: lengths, **options)
+
+
+def shared(kind: str) -> Callable[[torch.Generator], Batch]:
+    def draw(draws: torch.Generator) -> Batch:
+        x, one = torch.randn(SIZE, 4, generator=draws), torch.randn((), generator=draws)
+        noise = torch.randn(SIZE, 1, generator=draws)
+        sign = one.sign()
+        if kind == "one task":
+            y = x[:, :1] + sign * x[:, 1:2]
+        elif kind == "one of two datasets":
+            x, y = x + sign, x[:, :1] * (1 + sign)
+        elif kind == "one length":
+            x = x * (torch.arange(4) < 1 + int(one.abs() * 2))
+            y = x.sum(1, keepdim=True)
+        elif kind == "one crop":
+            x = x.roll(int(one * 10), 1)
+            y = x[:, :1] + one
+        elif kind == "one level of noise":
+            x, y = x * 2 * (3 * one).sigmoid(), x[:, :1]
+        elif kind == "one offset":
+            y = x[:, :1] + 5 * sign
+        else:
+            y = x[:, :1]
+        return x, y + noise, x
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    "kind", ["one task", "one of two datasets", "one length", "one crop", "one level of noise", "one offset", "nothing"]
+)
+def test_what_a_batch_shares_is_told(kind: str) -> None:
+    torch.manual_seed(0)
+    note = run(line(), lambda m, b: mse_loss(m(b[0]), b[1]), shared(kind), 320)
+    assert (SHARED in note) == (kind != "nothing"), note
+
+
+def test_examples_in_the_second_dimension_are_told() -> None:
+    """Time comes first: what is split are the times, which share the examples."""
+    torch.manual_seed(0)
+
+    def series(draws: torch.Generator) -> Batch:
+        own = torch.randn(3, 4, generator=draws)
+        x = own + 0.1 * torch.randn(SIZE, 3, 4, generator=draws)
+        return x, x[..., :1] + torch.randn(3, 1, generator=draws), x
+
+    assert SHARED in run(line(), lambda m, b: mse_loss(m(b[0]), b[1]), series, 320)
+
+
+@pytest.mark.parametrize(("shape", "told"), [((), True), ((1,), True), ((SIZE, 1), False), ((SIZE, 4), False)])
+def test_random_numbers_for_a_whole_batch_are_told(shape: tuple[int, ...], told: bool) -> None:
+    torch.manual_seed(0)
+    assert (DRAWN in run(Skipping(shape), lambda m, b: mse_loss(m(b[0]), b[1]), points, 3)) == told
+
+
+def test_what_is_shared_is_told_while_parameters_move() -> None:
+    """AdamW takes a tenth of a step from the latest gradient."""
+    for kind, told in ("one offset", True), ("nothing", False):
+        torch.manual_seed(0)
+        model = line()
+        optimizer, draws = torch.optim.AdamW(model.parameters(), lr=0.001), torch.Generator().manual_seed(3)
+        meter = NoiseScaleMeter(model, every=1, tell=lambda _: None)
+        for _ in range(320):
+            x, y, _ = shared(kind)(draws)
+            optimizer.zero_grad()
+            mse_loss(model(x), y * 3).backward()
+            meter.step()
+            optimizer.step()
+        assert (SHARED in meter.estimate().note) == told
+
+
+def test_weights_correct_a_quotient() -> None:
+    """The loss of a step is a sum over tokens divided by their number; the truth is that of whole batches."""
+    torch.manual_seed(0)
+    model, draws, counted, rows = classifier(), torch.Generator().manual_seed(5), list[Tensor](), list[Tensor]()
+    meters = [
+        NoiseScaleMeter(model, source=source, every=1, window=None, weights=lambda *_: counted[-1], tell=lambda _: None)
+        for source in ("split", "per_example")
+    ]
+
+    def draw() -> Batch:
+        x, labels = torch.randn(48, TOKENS, 4, generator=draws), torch.randint(CLASSES, (48, TOKENS), generator=draws)
+        labels = torch.where(x[..., 0] > 0.5, 0, labels)
+        return x, labels, torch.arange(TOKENS) < torch.randint(1, TOKENS + 1, (48, 1), generator=draws)
+
+    for _ in range(120):
+        x, labels, mask = draw()
+        counted.append(mask.sum(1))
+        model.zero_grad()
+        cross_entropy(model(x)[mask], labels[mask]).backward()
+        for meter in meters:
+            meter.step()
+        rows.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    gradients = torch.stack(rows).double()
+    noise = float((gradients - gradients.mean(0)).square().sum()) / (len(rows) - 1)
+    truth = 48 * noise / (float(gradients.mean(0).square().sum()) - noise / len(rows))
+    for meter in meters:
+        assert meter.estimate().value == pytest.approx(truth, rel=0.15)
