@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.registry.domains import is_whole
 
-NEAR = 0.75
-"""Similarity from which a key of a group counts as a misspelt option. Other keys are kept as the user's own, such as
-``name``, ``lr_scale`` and those that schedulers write, ``initial_lr`` or ``max_momentum``."""
+NEAR, LETTERS = 0.75, 2
+"""Similarity from which a key of a group counts as a misspelt option, if it is at most so many letters off. Other keys
+are kept as the user's own, such as ``name``, ``weight_decay_mult`` and those that schedulers write, ``initial_lr``."""
 
 
 class CheckedOptimizer(torch.optim.Optimizer):
@@ -70,7 +70,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             if key == "maximize" and param_group[key]:
                 raise ValueError(f"{type(self).__name__} minimizes; negate the loss instead of maximize=True")
             near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
-            if near and not key.endswith(f"_{near[0]}"):
+            if near and not key.endswith(f"_{near[0]}") and _letters_off(key, near[0]) <= LETTERS:
                 raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
         self.check({**self.defaults, **param_group})
         super().add_param_group(param_group)
@@ -149,6 +149,12 @@ def load_precisely(optimizer: Any, load: Callable[[dict[str, Any]], None], state
                 dtype = optimizer.state_dtype(name, param) if saved.is_floating_point() else saved.dtype
                 # A copy, since a step writes to the state and what was loaded may still be another optimizer's.
                 optimizer.state[param][name] = saved.to(loaded.device, dtype or loaded.dtype, copy=True)
+
+
+def _letters_off(key: str, option: str) -> int:
+    """Return how many letters are to be changed, left out or put in to make one of the other; swapped ones count 2."""
+    parts = SequenceMatcher(None, key, option, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in parts if kind != "equal")
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:

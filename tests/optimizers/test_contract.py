@@ -51,6 +51,16 @@ def test_a_misspelt_option_is_refused_everywhere(kind: type) -> None:
 
 
 @EVERY
+def test_keys_of_the_user_are_kept_as_torch_keeps_them(kind: type) -> None:
+    theirs = {"weight_decay_mult": 0.5, "weight_decay_scale": 0.5, "momentum_warmup": 3, "lr_mult": 0.1, "name": "a"}
+    group = kind([{"params": matrices(), **theirs}]).param_groups[0]
+    assert {name: group[name] for name in theirs} == theirs
+    for misspelt in ("wieght_decay", "weight_decy", "weightdecay"):
+        with pytest.raises(ValueError, match="did you mean 'weight_decay'"):
+            kind([{"params": matrices(), misspelt: 0.5}])
+
+
+@EVERY
 def test_a_group_that_is_to_be_maximized_is_refused(kind: type) -> None:
     kind([{"params": matrices(), "maximize": False}])
     with pytest.raises(ValueError, match="minimizes; negate the loss"):
