@@ -53,6 +53,11 @@ def command(
     trials: Annotated[
         int | None, typer.Option(help="Format batch_science: use the first N COMPLETE trials per batch size.")
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD=STATUS", help="What a word of the column status means. Repeats."),
+    ] = None,
+    examples_per_epoch: Annotated[int | None, typer.Option(help="For curves against epochs: their examples.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -77,12 +82,16 @@ def command(
         "example_unit": example_unit,
         "tokens_per_example": tokens_per_example,
         "batch_unit": batch_unit,
+        "examples_per_epoch": examples_per_epoch,
     }
     absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value] + missing(**given)
     if not sources or output is None or absent:
         raise ask_for(absent)
     columns, constants = pairs("--column", column), pairs("--set", constant)
-    settings = Settings(**given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials)
+    statuses = {word.upper(): meant.upper() for word, meant in pairs("--status", status).items()}
+    settings = Settings(
+        **given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials, statuses=statuses
+    )
     if errors.is_terminal:  # without a spinner, because wandb may ask for a login
         errors.print(f"reading {', '.join(sources)}", markup=False)
     imported = import_runs(sources, output, settings, format=format, add=add, command=command_line())

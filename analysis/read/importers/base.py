@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array
 from analysis.read import cells
@@ -26,6 +28,7 @@ ANY_TABLE, COLUMNS, LAYOUT = range(3)
 """How certain a format is that a file is its own: it is some table, it has the format's columns, or its name and place
 are those of the format only."""
 
+_COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
 _SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
 
 
@@ -44,6 +47,7 @@ class ImportedRun:
         config: the source's own record of the settings, for ``--column lr=config.KEY``.
         max_steps: budget in optimizer updates; ``None`` if the source does not give it.
         metrics: names of the metrics in the source.
+        counted: largest step to which anything else in the source was counted; 0 if nothing is known of that.
         files: files that were read; none if the source is not a file.
     """
 
@@ -57,6 +61,7 @@ class ImportedRun:
     config: Mapping[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     metrics: Iterable[str] = ()
+    counted: float = 0.0
     files: tuple[Path, ...] = ()
 
     @property
@@ -97,7 +102,7 @@ class Importer(Protocol):
     expected: str
     marks: tuple[str, str] = ("", "")
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
         return Claim.of(below(Path(source), self.marks[0]), self.marks[1])
 
@@ -141,7 +146,10 @@ def run_of(
     see = f"see --column {unit}=THEIRS"
     if named:
         table.need(settings.measured, "see --metric")
-    rows = range(len(table.places)) if named else table.filled(settings.measured)
+    stated = settings.columns.get("status", "status") in table.columns
+    filled = table.filled(settings.measured)
+    # a run that failed has no value, and its row says so
+    rows = range(len(table.places)) if named and (filled or not stated) else filled
     if rows:
         table.need(title, see)
     unlike = f"it is empty where {cells.shown(settings.measured)} is not; {see}"
@@ -157,14 +165,24 @@ def run_of(
     name = str(known_facts.pop("run", name))
     if settings.columns.get("run", "").startswith(CONFIG):
         name = str(lookup(config, settings.columns["run"], f"run {name}"))
+    metrics = [each for each in table.columns if each not in ("", title)]
+    counted = _counted(table, title) if len(rows) > 1 else 0.0
+    of_table: dict[str, Any] = {"place": table.name, "metrics": metrics, "counted": counted}
     return ImportedRun(
         name=name,
         axis=table.numbers(title, rows, minimum=0.0, where_empty=unlike),
         values=table.numbers(settings.measured, rows),
         unit=unit,
         facts=known_facts,
-        **({"place": table.name, "metrics": [each for each in table.columns if each not in ("", title)]} | about),
+        **(of_table | about),
     )
+
+
+def _counted(table: Sheet, axis: str) -> float:
+    """Return the largest number in the columns, beside the axis, that by their titles count steps; 0 without any."""
+    beside = [title for title in table.columns if title != axis and _COUNTERS.fullmatch(title)]
+    columns = [pd.to_numeric(pd.Series(table.columns[title], dtype=object), errors="coerce") for title in beside]
+    return max((float(column.max()) for column in columns if column.notna().any()), default=0.0)
 
 
 def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from analysis.plain import flat
 from analysis.read import cells
 from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
+from analysis.read.importers.statuses import by_status
+from analysis.read.importers.titles import settled
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
 
@@ -32,11 +34,13 @@ _WAYS = (
 )
 
 
-def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
-    """Return all of :data:`~analysis.read.importers.settings.FACTS` for every run.
+def facts_of(
+    runs: Sequence[ImportedRun], settings: Settings, notes: list[str]
+) -> tuple[list[ImportedRun], list[dict[str, Any]]]:
+    """Return the runs that count, and all of :data:`~analysis.read.importers.settings.FACTS` for every one.
 
-    ``notes`` gets a line for what matched no run. Facts that are missing (of all runs at once), out of their domain, or
-    given with two values are refused.
+    ``notes`` gets a line for what matched no run, and for runs that did not finish by their status. Facts that are
+    missing (of all runs at once), out of their domain, or given with two values are refused.
     """
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
@@ -50,12 +54,13 @@ def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) 
         if pattern is not None:
             origins.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
         run_facts.append(_agreed(run, origins))
+    runs, run_facts = by_status(runs, run_facts, settings, notes)
     _require(runs, run_facts)
     if "batch_size" in asked and not _WHOLE_BATCH.search(asked["batch_size"]):
         notes += _of_one_pass(runs, asked["batch_size"])
     if settings.batch_unit == "tokens":
         run_facts = [_in_examples(run, facts, settings) for run, facts in zip(runs, run_facts, strict=True)]
-    return [DEFAULTS | facts for facts in run_facts]
+    return runs, [DEFAULTS | facts for facts in run_facts]
 
 
 def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -138,6 +143,7 @@ def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
 
 def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
     """Return what the table says about each run, by the name of the run."""
+    settings = settled(table, settings)
     titles = {name: settings.columns.get(name, name) for name in ("run", *FACTS)}
     titles = {name: title if title in table.columns else name for name, title in titles.items()}
     column = titles.pop("run")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.settings import AXES, Settings
+from analysis.read.importers.titles import settled
 from analysis.read.table import header_of, read_table, table_paths
 
 
@@ -20,11 +21,13 @@ class FinalLosses(Importer):
 
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them, with one row per run"
 
-    def claims(self, source: str) -> Claim | None:
-        """Claim tables with a batch size and a learning rate in every row and no column that names a run."""
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        """Claim tables with a batch size and a learning rate in every row, by whatever title, and none of runs."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
-        titles = [header_of(path) for path in paths]
-        if not paths or any("run" in each or not {"batch_size", "lr"} <= {*each} for each in titles):
+        size, rate, run = (settings.columns.get(name, name) for name in ("batch_size", "lr", "run"))
+        titles = [{*header_of(path)} for path in paths]
+        needed = {size} if "lr" in settings.constants else {size, rate}
+        if not paths or any({run, "run"} & each or not needed <= each for each in titles):
             return None
         return Claim.of(paths, "tables with batch_size, lr and no run: one row per run", COLUMNS)
 
@@ -32,6 +35,7 @@ class FinalLosses(Importer):
         """Yield one run per row."""
         for path in table_paths(Path(source)):
             table = read_table(path)
+            settings = settled(table, settings)
             unit, title = settings.axis(next((name for name in AXES if name in table.columns), "tokens"), "tokens")
             if unit == "tokens" and title in AXES:
                 unit = title

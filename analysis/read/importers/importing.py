@@ -14,9 +14,11 @@ from typing import Any
 from analysis.phrases import plural
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun
+from analysis.read.importers.epochs import on_epochs
 from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
+from analysis.read.importers.statuses import UNFINISHED
 from analysis.read.importers.trials import ENDED_EARLY, trial
 from cbs.errors import ConfigError, DataError, reason
 from cbs.trial.record import TrialResult
@@ -71,7 +73,7 @@ class ImportReport:
             f"  batch sizes: {', '.join(map(str, content['batch_sizes']))}; {searched}",
             *(f"  {line}" for line in self.detected),
             *(f"  note: {note}" for note in self.notes),
-            f"next: cbs analyze {self.folder}",
+            f"next: cbs {'budget' if self.format == 'final_losses' else 'analyze'} {self.folder}",
         ]
 
 
@@ -105,14 +107,14 @@ def import_runs(
         raise ConfigError("nothing to import: give a file, a folder or an address")
     texts = [os.fspath(source) for source in sources]
     present = folder.check(Path(output), settings, add=add)
-    name, detected = detect(texts) if format == AUTO else (format, [])
+    name, detected = detect(texts, settings) if format == AUTO else (format, [])
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
     notes: list[str] = []
     imported = _read(texts, name, settings, notes)
     files = list(dict.fromkeys(path for run in imported for path in run.files))
-    runs = _usable(imported, settings, notes)
-    facts = facts_of(runs, settings, notes)
+    runs, facts = facts_of(_usable(imported, settings, notes), settings, notes)
+    notes += on_epochs(runs, facts, settings)
     made = [trial(run, known, settings) for run, known in zip(runs, facts, strict=True)]
     results = [result for result, _ in made]
     _check_distinct(runs, results, present)
@@ -131,14 +133,14 @@ def import_runs(
     return ImportReport(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
 
 
-def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
+def detect(sources: Sequence[str], settings: Settings) -> tuple[str, list[str]]:
     """Return the format of the sources, and how it was recognised, one line per source."""
     names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):
             raise ConfigError(f"{source} is a sweep of cbs already: cbs analyze {source}")
         with _readable(source):
-            claims = _left({name: claim for name in IMPORTERS if (claim := IMPORTERS[name]().claims(source))})
+            claims = _left({name: claim for name in IMPORTERS if (claim := IMPORTERS[name]().claims(source, settings))})
         if not claims and not os.path.exists(source):
             raise DataError(
                 f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
@@ -206,7 +208,7 @@ def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
     out: list[ImportedRun] = []
     for run in runs:
         status = str(run.facts.get("status") or settings.constants.get("status")).strip().upper()
-        (kept if len(run.values) or status in ENDED_EARLY else out).append(run)
+        (kept if len(run.values) or status in (*ENDED_EARLY, *UNFINISHED) else out).append(run)
     if out:
         names = some([run.name for run in out], _SHOWN)
         notes.append(f"left out {len(out)} runs without {settings.metric}: {names}")
@@ -235,6 +237,11 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
         yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
     if cleaning["rounded"]:
         yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
+    if cleaning["restored"]:
+        yield (
+            f"{plural(cleaning['restored'], 'run')} went back to an earlier step, as where training is restored from a "
+            f"checkpoint: the rows after that count, and {plural(cleaning['undone'], 'earlier one')} do not"
+        )
     if cleaning["restarted"]:
         yield (
             f"in {plural(cleaning['restarted'], 'run')} the step counter starts again: if it did so when "

@@ -33,7 +33,7 @@ class Lightning(Importer):
     expected = "the metrics.csv of a CSVLogger, or a folder with one below"
     marks = (METRICS, METRICS)
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim files of that name that have settings beside them or the columns of a Trainer."""
         files = below(Path(source), METRICS)
         sure = [path for path in files if (path.parent / HPARAMS).exists()]

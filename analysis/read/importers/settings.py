@@ -61,15 +61,11 @@ def fact(name: str, cell: Any) -> Any:
             raise ValueError(f"{cells.shown(cell)} is not a learning rate above 0")
         return value
     text = cell.strip() if isinstance(cell, str) else ""
-    if name == "status":
-        if text.upper() not in TrialStatus.__members__:
-            raise ValueError(f"{cells.shown(cell)} is none of {', '.join(TrialStatus)}")
-        return TrialStatus(text.upper())
     if not text or not text.isprintable() or len(text) > 200:
         raise ValueError(f"{cells.shown(cell)} is not a name")
     if name == "optimizer" and not _NAME.fullmatch(text):
         raise ValueError(f"{cells.shown(cell)} cannot be part of a folder's name; use letters, digits and _.+,:=()@-")
-    return text
+    return text.upper() if name == "status" else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +85,8 @@ class Settings:
         runs: table with a column ``run`` and facts about each run.
         pattern: pattern of the names of the runs, such as ``"{optimizer}-b{batch_size}-lr{lr}-s{seed}"``.
         trials: number of trials to take at every batch size; ``None`` for all.
+        statuses: what words of a column ``status`` mean, by the names of ``TrialStatus``; both in capitals.
+        examples_per_epoch: number of examples of an epoch, if the axis of the curves counts epochs.
     """
 
     metric: str | None = None
@@ -103,6 +101,8 @@ class Settings:
     runs: Path | None = None
     pattern: str | None = None
     trials: int | None = None
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    examples_per_epoch: int | None = None
 
     def __post_init__(self) -> None:
         absent = missing(**vars(self))
@@ -110,7 +110,7 @@ class Settings:
             raise ask_for(absent)
         if self.batch_unit not in ("examples", "tokens"):
             raise ConfigError(f"--batch-unit must be examples or tokens, got {self.batch_unit!r}")
-        for name in ("tokens_per_example", "trials"):
+        for name in ("tokens_per_example", "trials", "examples_per_epoch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -121,11 +121,16 @@ class Settings:
         axes = [name for name in AXES if name in self.columns]
         if len(axes) > 1:
             raise ConfigError(f"--column gives {' and '.join(axes)}; a curve has one axis")
-        if _EPOCHS.fullmatch(self.columns.get("step", "")):
+        if self.examples_per_epoch is None and _EPOCHS.fullmatch(self.columns.get("step", "")):
             raise ConfigError(
                 f"--column step={self.columns['step']}: by its name it counts epochs, which have fewer updates the "
-                "larger the batch is: name a column of updates, or write one of examples for --column examples=THEIRS"
+                "larger the batch is: name a column of updates, or say how long an epoch is with --examples-per-epoch N"
             )
+        if self.examples_per_epoch is not None and axes not in ([], ["step"]):
+            raise ConfigError(f"--examples-per-epoch is for an axis of epochs, and --column gives one of {axes[0]}")
+        for word, meant in self.statuses.items():
+            if meant not in set(TrialStatus):
+                raise ConfigError(f"--status {word}={meant}: a run is one of {', '.join(TrialStatus)}")
         for name, value in self.constants.items():
             if name not in ("run", *FACTS):
                 raise ConfigError(f"--set {name}=...: unknown; known are {', '.join(('run', *FACTS))}")

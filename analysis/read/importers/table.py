@@ -8,7 +8,7 @@ Facts about its run come from elsewhere: its name, or a table of runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ import pandas as pd
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, ImportedRun, Importer, run_of
-from analysis.read.importers.files import read_text
+from analysis.read.importers.files import below, read_text
 from analysis.read.importers.settings import AXES, Settings
+from analysis.read.importers.titles import settled
 from analysis.read.table import Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError
+
+_OF_RAY = "result.json"
 
 
 @IMPORTERS.register("table")
@@ -29,7 +32,7 @@ class LongTable(Importer):
 
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them"
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim any table, or a folder with tables directly in it."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
         if not paths:
@@ -42,6 +45,7 @@ class LongTable(Importer):
         """Yield the runs of one table, or of all tables in a folder; a run must not continue in another table."""
         for path in table_paths(Path(source)):
             table = read_table(path)
+            settings = settled(table, settings)
             names = pd.Series(_names(table, settings))
             for name, chosen in names.groupby(names, sort=False):
                 part = table.rows(chosen.index)
@@ -52,11 +56,14 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
     title = settings.columns.get("run", "run")
     if title not in table.columns and "run" in settings.constants:
         return [settings.constants["run"]] * len(table.places)
-    remedy = table.need(title, "rename one with --column run=THEIRS, or --set run=NAME where the table is one run")
-    for row, cell in enumerate(remedy):
+    remedy = (
+        "rename one with --column run=THEIRS, or --set run=NAME where the table is one run, or --format final_losses "
+        "where every row is a run of its own"
+    )
+    for row, cell in enumerate(table.need(title, remedy)):
         if cells.empty(cell):
             raise table.error(row, title, "it is empty; name the run or remove the row")
-    return [str(cell).strip() for cell in remedy]
+    return [str(cell).strip() for cell in table.columns[title]]
 
 
 def _run(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
@@ -82,10 +89,20 @@ class _Logs(Importer):
 
 @IMPORTERS.register("jsonl")
 class JsonLines(_Logs):
-    """A JSON object per line."""
+    """A JSON object per line, as in Ray's ``result.json``; objects in it are columns ``config/lr``, as in its CSV."""
 
-    expected = "a file that ends in .jsonl, or a folder of them"
+    expected = "a file that ends in .jsonl, or Ray's result.json, or a folder of them"
     marks = ("*.jsonl", "files of JSON lines")
+
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        """Claim files of these names."""
+        ours = [path for path in self.files(source) if path.suffix == ".jsonl" or path.name == _OF_RAY]
+        return Claim.of(ours, self.marks[1])
+
+    def files(self, source: str) -> list[Path]:
+        """Return the given file, or all files of both names below a folder."""
+        top = Path(source)
+        return super().files(source) if top.is_file() else sorted([*super().files(source), *below(top, _OF_RAY)])
 
     def table(self, path: Path) -> Sheet:
         rows = []
@@ -96,10 +113,19 @@ class JsonLines(_Logs):
             except (ValueError, RecursionError):
                 row = line
             if isinstance(row, dict):
-                rows.append(row)
+                rows.append(dict(_levels(row)))
             elif row is not None:
                 raise DataError(f"{path}, line {number}: not a JSON object; write one per line, or remove the line")
         return of_rows(str(path), rows)
+
+
+def _levels(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object and of those in it, by keys that are joined as Ray does it."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}/{name}", each) for name, each in _levels(value))
+        else:
+            yield key, value
 
 
 @IMPORTERS.register("csv")
@@ -109,5 +135,5 @@ class CsvLog(_Logs):
     expected = "a file that ends in .csv, or a folder of them"
     marks = ("*.csv", "CSV files")
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import Any
 
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, joined, run_of
@@ -16,8 +18,9 @@ _LENGTH, _CHECKSUM = 8, 4
 _OF_KERAS = "epoch_"
 _PER_EPOCH = (
     "Keras logs tags that begin with epoch_ against epochs, which have fewer updates the larger the batch is: take "
-    "evaluation_..._vs_iterations, or give updates with --column step=TAG"
+    "evaluation_..._vs_iterations, or give updates with --column step=TAG, or --examples-per-epoch N"
 )
+_AFTER = "epochs are counted from 0 and were measured after their training: 1 was added to each"
 _POINTER = b"version "
 """What a file that Git LFS has not fetched begins with, in place of the first length."""
 
@@ -38,16 +41,26 @@ class TensorBoard(Importer):
             here = tuple(file for file in files if file.parent == folder)
             series: dict[str, list[tuple[int, float]]] = {}
             tags: set[str] = set()
+            counted, trained = 0, False
             for file in here:
                 for tag, step, value in _scalars(file, wanted):
                     tags.add(tag)
                     if tag in wanted:
                         series.setdefault(tag, []).append((step, value))
+                    else:
+                        counted = max(counted, step)
+                    trained |= settings.measured not in series and step > 0
             table = joined(str(folder), {tag: series[tag] for tag in wanted if tag in series}, settings.measured)
-            run = run_of(table, settings, axis, metrics=tags, files=here, **in_folder(folder, path))
+            about: dict[str, Any] = {"metrics": tags, "files": here, "counted": counted, **in_folder(folder, path)}
+            run = run_of(table, settings, axis, **about)
             of_trainer = axis == (STEP, STEP) and EPOCH in tags and (folder / HPARAMS).exists()
+            of_epochs = settings.examples_per_epoch is not None and not run.axis.all()
+            if of_epochs and (trained or settings.measured.startswith(_OF_KERAS)):
+                run = dataclasses.replace(run, axis=run.axis + 1)
+                notes.append(_AFTER)
             yield from_zero(run, notes) if of_trainer else run
-        if settings.measured.startswith(_OF_KERAS) and axis == (STEP, STEP):
+        per_epoch = settings.measured.startswith(_OF_KERAS) and settings.examples_per_epoch is None
+        if per_epoch and axis == (STEP, STEP):
             notes.append(_PER_EPOCH)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.read.importers.base import ImportedRun
+from analysis.read.importers.epochs import updates
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 from cbs.trial.config import OF_TRAINER, Choice, TrialConfig
@@ -28,6 +29,9 @@ spacing of evaluations every 4 %."""
 _EXACT = 1e-9
 _FEW = 0.1
 """Largest fraction of the rows of a run at which a counter may start again."""
+
+_RESTORED = 0.25
+"""The same where it goes back to steps that it had, and not to the first."""
 
 
 def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
@@ -96,12 +100,16 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
     """Return the cleaned curve of a run and counts of what was changed.
 
     Steps are in order and unique; values may not be finite if the run diverged. The counts are points dropped as
-    ``duplicates`` because they repeat another one, points ``rounded`` to the nearest whole step, and whether the curve
-    ``restarted``. A step that is negative, not whole, or has two different values is refused.
+    ``duplicates`` because they repeat another one, points ``rounded`` to the nearest whole step, points ``undone``
+    because training was ``restored`` at an earlier step, and whether the curve ``restarted``. A step that is negative,
+    not whole, or has two different values otherwise is refused.
     """
     steps, rounded = _steps(run, batch_size, settings)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
-    once = points.sort_values("step", kind="stable").drop_duplicates()
+    distinct = points.drop_duplicates()
+    standing = _standing(distinct["step"].to_numpy())
+    once = distinct[standing].sort_values("step", kind="stable")
+    undone = len(distinct) - len(once)
     twice = once["step"].duplicated(keep=False)
     if twice.any():
         step, values = once["step"][twice].iloc[0], once["value"][twice].to_list()
@@ -109,8 +117,25 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
             f"run {run.name} ({run.place}) has two values at step {int(step)}: {values[0]:g} and {values[1]:g}; remove "
             "one, or distinguish the runs if these are two"
         )
-    counts = Counter(duplicates=len(points) - len(once), rounded=rounded, restarted=int(_restarted(steps)))
+    counts = Counter(
+        duplicates=len(points) - len(distinct),
+        rounded=rounded,
+        restarted=int(not undone and _restarted(steps)),
+        undone=undone,
+        restored=int(undone > 0),
+    )
     return once["step"].to_numpy(), once["value"].to_numpy(), counts
+
+
+def _standing(steps: Array) -> np.ndarray:
+    """Return a mask of the points that count where a run was restored from a checkpoint: those after which no row goes
+    back to their step or before. All count if no step is repeated, if rows are in another order, or if the counter
+    begins anew, in which case it may be another run."""
+    back = np.diff(steps) < 0
+    ordered = back.sum() <= _RESTORED * len(steps) and (np.diff(steps) != 0).all() and (steps[1:] > steps[:1]).all()
+    if not ordered or len(np.unique(steps)) == len(steps):
+        return np.ones(len(steps), dtype=bool)
+    return np.asarray(steps < np.r_[np.minimum.accumulate(steps[:0:-1])[::-1], math.inf])
 
 
 def _restarted(steps: Array) -> bool:
@@ -127,6 +152,8 @@ def _steps(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array
     axis = np.asarray(run.axis, dtype=float)
     if run.unit == "tokens" and settings.tokens_per_example is None:
         raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")
+    if settings.examples_per_epoch is not None:
+        return updates(run, batch_size, settings.examples_per_epoch), 0
     per = {"step": 1, "examples": batch_size, "tokens": batch_size * (settings.tokens_per_example or 1)}
     per_step = float(per[run.unit])
     exact = axis / per_step

@@ -56,7 +56,7 @@ class Wandb(Importer):
     expected = f"entity/project, entity/project/run, .csv exports or {SUFFIX} files"
     marks = (f"*{SUFFIX}", f"{SUFFIX} files")
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim an address, tables with the columns of an export, or ``.wandb`` files."""
         path = Path(source)
         if not path.exists():
@@ -67,7 +67,7 @@ class Wandb(Importer):
         titles = header_of(tables[0]) if tables else []
         marks = [title for title in titles if title == STEP or title.endswith(_LOWEST)]
         if not marks or "run" in titles:  # with a column of run names it is a table of several runs
-            return super().claims(source)
+            return super().claims(source, settings)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:

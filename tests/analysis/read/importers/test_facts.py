@@ -16,7 +16,7 @@ ADAMW = {"batch_size": 8, "optimizer": "adamw", "lr": 1e-3, "seed": 0}
 
 
 def one(run: ImportedRun, **changes: Any) -> dict[str, Any]:
-    (facts,) = facts_of([run], settings(**changes), [])
+    _, (facts,) = facts_of([run], settings(**changes), [])
     return facts
 
 
@@ -64,7 +64,7 @@ def test_a_table_of_runs_knows_them_by_name_or_alias(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "runs.csv", [{"optimizer": "", "lr": "", "seed": ""} | row for row in rows])
     runs = [named("p/1", aliases=("a",)), named("p/2", facts=ADAMW)]
     notes: list[str] = []
-    found = facts_of(runs, settings(runs=table, columns={"batch_size": "bs"}), notes)
+    _, found = facts_of(runs, settings(runs=table, columns={"batch_size": "bs"}), notes)
     assert [{key: facts[key] for key in ADAMW} for facts in found] == [ADAMW, ADAMW]
     assert notes == [f"{table}: 1 rows match no run: gone"]
 

@@ -214,7 +214,7 @@ def edited(row: int, **cells: Any) -> list[dict[str, Any]]:
         (edited(3, seed=-1), ["line 5", "seed", "whole number"]),
         (edited(3, optimizer="a/b"), ["line 5", "'a/b'", "folder's name"]),
         (edited(3, run=""), ["line 5", "'run': it is empty"]),
-        ([row | {"status": "fine"} for row in long_rows()], ["line 2", "'fine' is none of REACHED"]),
+        ([row | {"status": "fine"} for row in long_rows()], ["'FINE' is none of REACHED", "--status FINE=BUDGET_EX"]),
         ([row | {"lr": 1e-3} for row in long_rows()], ["run adamw-b2-lr0.002-s0", "of run adamw-b2-lr0.001-s0"]),
         ([row for row in long_rows() if row["step"] == 0], ["run adamw-b2-lr0.001-s0", "after step 0"]),
         ([{"step": 1, "loss": 2}], ["no column 'run'", "--set run=NAME"]),

@@ -1,0 +1,94 @@
+"""Axes that count epochs: found where something else counts updates, converted where one says how long an epoch is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.read.importers import import_runs
+from analysis.read.importers.importing import ImportReport
+from cbs.errors import ConfigError, DataError
+from tests.analysis.read.importers.sources import settings, write_csv
+
+EXAMPLES, SIZES, EPOCHS = 1000, (30, 100, 500), 6
+UPDATES = {30: 34, 100: 10, 500: 2}
+"""Of an epoch: 1000/30 is 33.3."""
+
+PATTERN = "b{batch_size}"
+KNOWN = {"optimizer": "sgd", "lr": "0.1"}
+
+
+def logged(top: Path, first: int = 1, *, before: bool = False) -> Path:
+    """Write accuracy against epochs, and the training loss against updates, as scripts do after every epoch."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for size in SIZES:
+        with SummaryWriter(str(top / f"b{size}")) as writer:
+            if before:
+                writer.add_scalar("accuracy", 0.1, 0)
+            for epoch in range(EPOCHS):
+                for update in range(20 * epoch, 20 * epoch + 20):
+                    writer.add_scalar("loss", 1.0, 10 * update)
+                writer.add_scalar("accuracy", 0.2 + 0.1 * epoch, first + epoch)
+    return top
+
+
+def imported(top: Path, source: Path, **changes: Any) -> ImportReport:
+    given = {"metric": "accuracy", "direction": "above", "target": 0.45, "pattern": PATTERN, "constants": KNOWN}
+    return import_runs([source], top / "out", settings(**given | changes))
+
+
+def steps_of(report: ImportReport) -> dict[int, list[int]]:
+    return {each.config.batch_size: [row.step for row in each.evaluations] for each in report.trials}
+
+
+def test_epochs_beside_updates_are_refused_and_converted(tmp_path: Path) -> None:
+    source = logged(tmp_path / "logs")
+    with pytest.raises(DataError, match=r"1, 2, 3 to 6, and run b\d+ counts to 1,190 beside it: these are epochs"):
+        imported(tmp_path, source)
+    report = imported(tmp_path, source, examples_per_epoch=EXAMPLES)
+    assert steps_of(report) == {size: [UPDATES[size] * epoch for epoch in range(1, 7)] for size in SIZES}
+    (note,) = report.notes
+    assert "34 at batch size 30, 10 at batch size 100, 2 at batch size 500; one less where" in note
+    told = imported(tmp_path / "told", source, columns={"step": "step"})
+    assert steps_of(told)[30] == [1, 2, 3, 4, 5, 6]
+    assert told.notes[0].startswith("every run was measured at step 1, 2, 3 to 6, whatever its batch size")
+
+
+@pytest.mark.parametrize(("before", "shift"), [(False, 1), (True, 0)])
+def test_epochs_from_0_are_read_by_what_was_logged_before(tmp_path: Path, before: bool, shift: int) -> None:
+    source = logged(tmp_path / "logs", 1 if before else 0, before=before)
+    steps = steps_of(imported(tmp_path, source, examples_per_epoch=EXAMPLES))
+    assert steps[100] == [10 * (epoch + shift) for epoch in range(7 if before else 6)]
+
+
+def table(path: Path, **more: Any) -> Path:
+    each = [(size, epoch) for size in SIZES for epoch in range(1, 6)]
+    return write_csv(path, [{"run": f"b{size}", "step": at, "accuracy": 0.1 * at} | more for size, at in each])
+
+
+def test_a_table_is_noted_without_and_refused_with_a_counter_beside(tmp_path: Path) -> None:
+    alone = imported(tmp_path / "alone", table(tmp_path / "a.csv"))
+    assert alone.notes[0].startswith("every run was measured at step 1, 2, 3 to 5, whatever its batch size")
+    with pytest.raises(DataError, match="counts to 5,000 beside it"):
+        imported(tmp_path / "beside", table(tmp_path / "b.csv", **{"train/global_step": 5000}))
+    near = imported(tmp_path / "near", table(tmp_path / "c.csv", global_step=40))
+    assert steps_of(near)[30] == [1, 2, 3, 4, 5]
+
+
+def test_a_column_of_epochs_is_one_if_their_length_is_known(tmp_path: Path) -> None:
+    rows = [{"run": "b30", "epoch": epoch, "accuracy": 0.1 * epoch} for epoch in (0, 2, 4)]
+    source, columns = write_csv(tmp_path / "a.csv", rows), {"step": "epoch"}
+    with pytest.raises(ConfigError, match=r"by its name it counts epochs.*--examples-per-epoch N"):
+        imported(tmp_path, source, columns=columns)
+    report = imported(tmp_path, source, columns=columns, examples_per_epoch=EXAMPLES)
+    assert steps_of(report) == {30: [0, 68, 136]}
+    assert "epoch 0 is read as before training" in report.notes[1]
+    half = write_csv(tmp_path / "b.csv", [{"run": "b30", "epoch": 0.5, "accuracy": 0.1}])
+    with pytest.raises(DataError, match=r"0\.5 is not a whole number of epochs"):
+        imported(tmp_path / "half", half, columns=columns, examples_per_epoch=EXAMPLES)
+    with pytest.raises(ConfigError, match="--column gives one of tokens"):
+        imported(tmp_path, source, columns={"tokens": "epoch"}, examples_per_epoch=EXAMPLES)
