@@ -15,6 +15,7 @@ from analysis.arrays import Interval
 from analysis.estimate.draws import Break
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_draws import Drawn, FarSeed
+from analysis.phrases import number
 from analysis.read.groups import Group
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
@@ -24,10 +25,10 @@ class Verdict(StrEnum):
     """The most serious thing that can be said against an answer; the advice names all of them."""
 
     NOT_REACHED = "target not reached"
+    COARSE_STEPS = "evaluations too rare"
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     BELOW = "below the measured batch sizes"
     ABOVE = "above the measured batch sizes"
-    COARSE_STEPS = "evaluations too rare"
     NOISY_STEPS = "evaluations too noisy"
     IN_WARMUP = "the warmup decides"
     AT_GRID_EDGE = "LR optimum at edge of grid"
@@ -127,10 +128,10 @@ def doubts_of(found: Drawn, ends: Interval, extrapolated: str = "") -> Doubts:
 def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
     """Return verdict and advice; ``not_reached`` and ``easier`` are those of
     :class:`analysis.estimate.estimates.Reading`."""
-    if not any(point.reached for point in points):
+    if not any(point.reached or point.bounded for point in points):
         return Verdict.NOT_REACHED, not_reached
     findings = [*_findings(points, doubts), *_doubtful(doubts)]
-    missed = [point for point in points if not point.reached]
+    missed = [point for point in points if not (point.reached or point.bounded)]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
@@ -143,16 +144,29 @@ def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str
 
 def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
     reached = [point for point in points if point.reached]
+    bounded = [point for point in points if point.bounded]
+    if bounded:
+        where = ", ".join(f"{point.batch_size} ({number(point.steps_upper_bound)})" for point in bounded)
+        yield (
+            Verdict.COARSE_STEPS,
+            "runs were past the target when first evaluated, so that their steps are only known to be at most those at "
+            f"batch size {where}: evaluate earlier, or choose a harder target",
+        )
+    if not reached:
+        return
     if len(reached) == 1:
-        yield Verdict.TOO_FEW_BATCH_SIZES, "the target was reached at 1 batch size; 3 or more are needed"
-    if len(reached) == 2:
+        known = "the steps to the target are known" if bounded else "the target was reached"
+        yield Verdict.TOO_FEW_BATCH_SIZES, f"{known} at 1 batch size; 3 or more are needed"
+    if len(reached) == 2 and not bounded:
         yield Verdict.TOO_FEW_BATCH_SIZES, "2 batch sizes do not show how a curve bends; add a third"
     sides = (
         (Verdict.BELOW, reached[0], "below", "smallest", "smaller"),
         (Verdict.ABOVE, reached[-1], "above", "largest", "larger"),
     )
     for open_end, (verdict, end, side, words, wanted) in zip(doubts.beyond, sides, strict=True):
-        if len(reached) >= 2 and open_end:
+        ran = bounded and bounded[0 if side == "below" else -1].batch_size
+        farther = ran and (ran < end.batch_size if side == "below" else ran > end.batch_size)
+        if len(reached) >= 2 and open_end and not farther:
             yield (
                 verdict,
                 f"steps x examples may be least {side} batch size {end.batch_size}, the {words} that reached the "

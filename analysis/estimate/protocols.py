@@ -130,7 +130,7 @@ def _common(studies: Sequence[Study]) -> float:
     mean excess of ln steps over the best learning rate of each batch size."""
     excess = []
     for study in (whole.along_lr for whole in studies):
-        if study.winner is not None:
+        if study.winner is not None and not study.unranked:
             mean = pd.DataFrame(np.log(study.steps), index=study.lrs).mean(axis=1)
             excess.append((mean - mean.iloc[study.winner]).dropna())
     excesses = pd.concat(excess).groupby(level=0).agg(["size", "mean"])

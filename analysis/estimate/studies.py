@@ -20,7 +20,7 @@ from analysis.estimate.early_crossing import early_crossing
 from analysis.plain import shown
 from analysis.read.groups import Group
 from cbs.registry.choices import parse_choice
-from cbs.trial.lr_choice import at_edges, best_lr, censored
+from cbs.trial.lr_choice import at_edges, best_lr, censored, standings
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
@@ -33,6 +33,9 @@ _RANK = (*_RAN, TrialStatus.DIVERGED, TrialStatus.OUT_OF_MEMORY, TrialStatus.FAI
 NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 """Statuses that say nothing about the learning rate; a sweep runs such a trial (again)."""
 
+
+CEILING = 0.9
+"""Share of its steps that a run may have needed less, above which they are a ceiling and no value."""
 
 FARTHEST = 1.6
 """Ratio of the steps of two evaluations up to which steps between them are interpolated; beyond, the crossing may lie
@@ -79,6 +82,33 @@ class Study:
     def winner(self) -> int | None:
         """Row of the best learning rate, see :func:`cbs.trial.lr_choice.best_lr`."""
         return best_lr(self.steps, self.ran)
+
+    @property
+    def past(self) -> np.ndarray:
+        """Whether each trial was past the target when it was first evaluated, so that its steps are a bound from above,
+        ``[L, N]``."""
+        return np.isfinite(self.steps) & (self.resolution > CEILING * np.nan_to_num(self.steps))
+
+    @property
+    def unranked(self) -> bool:
+        """Whether another row may be better than the winner, because its trials were past the target that early."""
+        winner, past = self.winner, self.past
+        if winner is None or not past.any():
+            return False
+        failed = standings(self.steps[None], self.ran[None])[0][0]
+        earliest = np.where(past, self.steps - self.resolution, np.inf).min(axis=1)
+        rivals = (failed <= failed[winner]) & (earliest < np.nanmax(self.steps[winner]))
+        return bool(np.delete(rivals, winner).any())
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the steps at the best learning rate are known from above alone."""
+        return self.unranked or (self.winner is not None and not self.measured[self.winner].any())
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Whether the steps of each trial are a measurement, ``[L, N]``."""
+        return np.isfinite(self.steps) & ~self.past
 
     @property
     def ran(self) -> np.ndarray:
@@ -128,15 +158,17 @@ class Point:
 
     Attributes:
         batch_size: examples per step.
-        steps_to_target: geometric mean over the seeds that reached the target at the best learning rate.
+        steps_to_target: geometric mean over the seeds that reached the target at the best learning rate; ``None`` where
+            that is only known to be at most ``steps_upper_bound``.
         steps_per_seed: steps to target at the best learning rate, of the seeds that reached it.
         best_lr: the best learning rate over all seeds.
         at_grid_edge: whether it is the lowest or the highest tried; ``None``, like ``best_lr``, if no trial reached the
-            target or the trials do not state their learning rate.
+            target, the trials do not state their learning rate, or several were past the target when first evaluated.
         seeds: number of seeds that were run.
         seeds_reached: number of seeds that reached the target at the best learning rate.
         status: ``REACHED``, or how most trials ended if none reached the target.
         steps_lower_bound: if none reached the target, the most steps run without reaching it.
+        steps_upper_bound: the most steps of a seed until the first evaluation, if runs were past the target there.
         trials: rows of the trial table behind ``steps_per_seed``.
         tuned: the best tuned options, see :class:`Study`; empty if none were tuned.
         at_axis_edge: which of these are the lowest or the highest tried.
@@ -153,6 +185,7 @@ class Point:
     seeds_reached: int = 0
     status: str
     steps_lower_bound: float | None = None
+    steps_upper_bound: float | None = None
     trials: tuple[int, ...] = field(default=(), repr=False)
     tuned: str = field(default="", repr=False)
     at_axis_edge: tuple[str, ...] = field(default=(), repr=False)
@@ -167,8 +200,13 @@ class Point:
 
     @property
     def reached(self) -> bool:
-        """Whether any trial at the best learning rate reached the target."""
+        """Whether any trial at the best learning rate reached the target between two evaluations."""
         return self.steps_to_target is not None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the steps are only known to be at most ``steps_upper_bound``."""
+        return self.steps_upper_bound is not None
 
     @property
     def examples_to_target(self) -> float | None:
@@ -291,6 +329,19 @@ def point(study: Study) -> Point:
     named = bool(np.isfinite(study.lrs).all())
     hit = np.isfinite(study.steps[winner])
     steps = study.steps[winner][hit]
+    if study.bounded:
+        sure = named and not study.unranked
+        return Point(
+            batch_size=study.batch_size,
+            steps_to_target=None,
+            best_lr=float(study.lrs[winner]) if sure else None,
+            at_grid_edge=study.at_edge(winner) if sure else None,
+            seeds=seeds,
+            seeds_reached=int(hit.sum()),
+            status=str(TrialStatus.REACHED),
+            steps_upper_bound=float(steps.max()),
+            resolution=1.0,
+        )
     return Point(
         batch_size=study.batch_size,
         steps_to_target=math.exp(np.log(steps).mean()),

@@ -253,6 +253,8 @@ def points(answers: Sequence[Answer]) -> Table:
         return getattr(noise_there, kind).value if noise_there else None
 
     def steps(point: Point, _: Answer) -> str:
+        if point.bounded:
+            return f"< {number(point.steps_upper_bound)}"
         bound = None if point.reached else point.steps_lower_bound
         return number(point.steps_to_target) if bound is None else f"> {number(bound)}"
 
@@ -279,7 +281,7 @@ def points(answers: Sequence[Answer]) -> Table:
         *files("best_lr", "at_grid_edge", "seeds", "seeds_reached"),
         Column("", lambda point, _: f"{point.seeds_reached} of {point.seeds}", "seeds"),
         Column("status", heading="status", left=True),
-        Column("steps_lower_bound"),
+        *files("steps_lower_bound", "steps_upper_bound"),
         Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale" if noise else ""),
         Column("matched_noise_scale", lambda *row: measured("matched", *row)),
         Column("clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), clipped, text=share),

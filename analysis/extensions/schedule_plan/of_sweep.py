@@ -129,7 +129,7 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     """Return the losses of a run near the critical batch size after :data:`SHARES` of its examples, to three digits."""
     reached = [point for point in answer.points if point.reached]
     if not reached:
-        raise ResultsError(f"{answer.target} was reached at no batch size: {answer.advice}")
+        raise ResultsError(f"{answer.target} was reached between two evaluations at no batch size: {answer.advice}")
     middle = answer.critical_batch_size or float(np.sqrt(reached[0].batch_size * reached[-1].batch_size))
     point = min(reached, key=lambda point: abs(np.log(point.batch_size / middle)))
     curve = results.evaluations[results.evaluations["trial"] == point.trials[0]]

@@ -125,7 +125,11 @@ def winner(plans: Sequence[Plan], bounds: Collection[str], measured: Mapping[str
         low, high = measured[plan.optimizer]
         return best.batch_size < low >= plan.batch_size or best.batch_size > high <= plan.batch_size
 
-    unknown = any(plan.optimizer in bounds or cut_short(plan) for plan in plans if plan is not best)
+    unknown = any(
+        plan.optimizer in bounds or cut_short(plan) or plan.probability_within_5_percent is None
+        for plan in plans
+        if plan is not best
+    )
     probability = None if len(plans) < 2 or unknown else probabilities_of_best(plans)[at]
     return Winner(objective=best.objective, optimizer=best.optimizer, probability=probability)
 
@@ -149,6 +153,10 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
     steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.drawn[:, at], confidence))
     seconds = Quantity(value=float(entry.time[at]), interval=interval(entry.drawn_time[:, at], confidence))
     hours = seconds.times(entry.devices / 3600)
+    low, high = interval(entry.batch_sizes[best], confidence)
+    beyond = _at_most_beyond(answer)
+    opened = None if low in beyond else low, None if high in beyond else high
+    near = float((drawn[:, at] <= NEAR * drawn.min(axis=1)).mean())
     remarks = throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
     return Plan(
         optimizer=optimizer,
@@ -156,8 +164,8 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         batch_size=batch_size,
         devices=entry.devices,
         within_5_percent=_near(entry.batch_sizes, value, at),
-        best_batch_size_interval=interval(entry.batch_sizes[best], confidence),
-        probability_within_5_percent=float((drawn[:, at] <= NEAR * drawn.min(axis=1)).mean()),
+        best_batch_size_interval=opened,
+        probability_within_5_percent=None if None in opened else near,
         steps=steps,
         examples=steps.times(batch_size),
         seconds=seconds,
@@ -168,6 +176,14 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         objective_value=float(value[at]),
         objective_draws=drawn[:, at],
     )
+
+
+def _at_most_beyond(answer: Answer) -> list[float]:
+    """Return the ends of the measured batch sizes beyond which others ran whose steps are only known from above."""
+    assert answer.draws is not None
+    first, last = answer.draws.batch_sizes[[0, -1]].tolist()
+    bounded = [point.batch_size for point in answer.points if point.bounded]
+    return [first] * (min(bounded, default=first) < first) + [last] * (max(bounded, default=last) > last)
 
 
 def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
@@ -185,6 +201,8 @@ def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Time
     draws, size, span = answer.draws, entry.batch_sizes[at], throughput.span(answer.group.optimizer, entry.devices)
     assert draws is not None
     assert span is not None
+    if size in _at_most_beyond(answer):
+        return f"batch sizes beyond {size:.0f} were past the target when first evaluated: they may be better"
     if len(entry.batch_sizes) == 1:
         sharing = plural(entry.devices, "device")
         return f"{sharing} can share only batch size {size:.0f} of those measured: measure larger ones"

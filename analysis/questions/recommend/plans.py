@@ -58,9 +58,10 @@ class Plan:
 
     Attributes:
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
-        best_batch_size_interval: interval of the best batch size on these devices.
+        best_batch_size_interval: interval of the best batch size on these devices; an end beyond which batch sizes ran
+            whose steps are only known from above is open.
         probability_within_5_percent: probability that the batch size takes at most 5 % more than the best on these
-            devices.
+            devices; ``None`` with such an end.
         steps, examples: steps and examples to target.
         seconds: wall time to target, without validation.
         cost: cost in the currency of the price of a device-hour; both are ``None`` if unknown.
@@ -74,7 +75,7 @@ class Plan:
     devices: int
     within_5_percent: tuple[int, int]
     best_batch_size_interval: Interval
-    probability_within_5_percent: float
+    probability_within_5_percent: float | None
     steps: Quantity
     examples: Quantity
     seconds: Quantity

@@ -83,11 +83,14 @@ def sentences(recommendation: Recommendation, *, exact: bool) -> Iterator[str]:
         time = advice.plans.get("time")
         if time is not None:
             low, high = map(number, time.best_batch_size_interval)
-            yield (
-                f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
-                f"{share(time.probability_within_5_percent)}{condition}; the best batch size itself lies within "
-                f"[{low}, {high}]"
+            near = time.probability_within_5_percent
+            known = (
+                "takes the least time of those whose steps are known; the best may lie beyond"
+                if near is None
+                else f"is within 5 % of the least time with probability {share(near)}{condition}; the best batch size "
+                f"itself lies within [{low}, {high}]"
             )
+            yield f"{advice.optimizer}: batch size {time.batch_size} {known}"
         if (twice := advice.doubling_devices) is not None:
             time_factor, cost_factor = (
                 with_interval(f.value, f.interval) for f in (twice.time_factor, twice.cost_factor)

@@ -75,10 +75,12 @@ def _words(x: float, y: float, labels: tuple[str, str], row: pd.Series) -> str:
     facts: dict[str, Any] = row.dropna().to_dict()
     who = [str(facts[name]) for name in ("optimizer", "form") if name in facts]
     who += [str(facts["label"])] if not labels[1] and "label" in facts else []
-    bound = facts.get("kind") in _BOUNDS or any(facts.get(name) == y for name in facts if name.endswith("lower_bound"))
+    side = "less" if facts.get("kind") == "at_most" or facts.get("at_most") is True else "more"
+    lower = facts.get("kind") in _BOUNDS or any(facts.get(name) == y for name in facts if name.endswith("lower_bound"))
+    bound = lower or side == "less"
     interval = "" if bound else ends((facts.get("low"), facts.get("high")))
     parts = [f"{labels[0]} {number(x, 4)}"]
-    parts += [f"{labels[1]} {'more than ' if bound else ''}{number(y, 4)}"] if labels[1] else []
+    parts += [f"{labels[1]} {f'{side} than ' if bound else ''}{number(y, 4)}"] if labels[1] else []
     return f"{', '.join(who)}{': ' if who else ''}{', '.join(parts)} {interval}".strip()
 
 

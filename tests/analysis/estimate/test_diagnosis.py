@@ -239,9 +239,9 @@ def all_at_once() -> tuple[Verdict, str]:
 
 def test_the_most_serious_comes_first() -> None:
     found, advice = all_at_once()
-    assert found is Verdict.BELOW
+    assert found is Verdict.COARSE_STEPS
     order = [
-        "add smaller ones", "add larger ones", "evaluate more often", "validate on more", "shorten the warmup",
+        "evaluate more often", "add smaller ones", "add larger ones", "validate on more", "shorten the warmup",
         "extend the grid", "the steps grow", "the steps jump", "seed 2 at batch size 64", "priors half", "one seed:",
         "the interval of the critical batch size",
     ]  # fmt: skip

@@ -92,7 +92,7 @@ def test_a_learning_rate_that_was_never_run_is_no_neighbour() -> None:
 
 
 def test_the_coarsest_seed_of_the_winner_counts() -> None:
-    blurred = dataclasses.replace(study([[500, 400], [100, 200]]), resolution=np.array([[500.0, 400.0], [10.0, 50.0]]))
+    blurred = dataclasses.replace(study([[500, 400], [100, 200]]), resolution=np.array([[400.0, 300.0], [10.0, 50.0]]))
     assert point(blurred).resolution == 0.25
     assert point(study([[500, 400], [100, 200]])).resolution == 0
 

@@ -24,7 +24,9 @@ from analysis.present.figures import figure, tidy
 from cbs.registry.domains import is_number
 from cbs.trial.record import TrialStatus
 
-_COLUMNS = ["optimizer", "batch_size", "lr", "steps", "seeds_reached", "seeds", "steps_lower_bound", "diverged"]
+_COLUMNS = [
+    *("optimizer", "batch_size", "lr", "steps", "seeds_reached", "seeds", "steps_lower_bound", "at_most", "diverged"),
+]
 _TUNED = ["panel", "optimizer", "batch_size", "option", "lr", "value", "outcome", "best"]
 _OUTCOMES: dict[str, dict[str, Any]] = {
     "reached": {"marker": "o", "color": style.COLOURS[0]},
@@ -39,6 +41,7 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "all seeds": ("o", {"markersize": 2.5}),
     "only some seeds reached it": ("o", _HOLLOW),
     "more steps than this": ("^", _HOLLOW),
+    "fewer steps than this": ("v", _HOLLOW),
     "diverged": ("x", {"markersize": 4}),
     "best": ("*", _BEST),
     "best, at the edge of the grid": ("*", _BEST | {"markeredgecolor": style.ALERT, "markeredgewidth": 1.0}),
@@ -50,7 +53,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per optimizer, batch size and learning rate; none if no trial got far enough to draw.
 
     ``steps`` is the geometric mean over the seeds that reached the target (``seeds_reached`` of ``seeds``), NaN if none
-    did; ``steps_lower_bound`` is then a lower bound of the steps; ``diverged`` is a number of seeds.
+    did; ``steps_lower_bound`` is then a lower bound of the steps; ``at_most`` says that all of them were past the
+    target when first evaluated; ``diverged`` is a number of seeds.
     """
     rows, tuned = [], any(answer.group.tuned for answer in answers)
     for answer in answers:
@@ -77,6 +81,7 @@ def ended(study: Study, index: int) -> dict[str, Any]:
         "seeds_reached": len(hits),
         "seeds": int((status != "").sum()),
         "steps_lower_bound": float(bounds.max()) if len(bounds) and not len(hits) else np.nan,
+        "at_most": bool(len(hits)) and not study.measured[index].any(),
         "diverged": int((status == str(TrialStatus.DIVERGED)).sum()),
     }
 
@@ -84,10 +89,11 @@ def ended(study: Study, index: int) -> dict[str, Any]:
 def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return masks of the rows in each category of :data:`_MARKS`."""
     reached, bounded = table["steps"].notna(), table["steps_lower_bound"].notna()
-    some = table["seeds_reached"] < table["seeds"]
+    some, at_most = table["seeds_reached"] < table["seeds"], table["at_most"].astype(bool)
     edge = table["at_grid_edge"]
     lost = ~reached & ~bounded & (table["diverged"] > 0)
-    return dict(zip(_MARKS, (reached & ~some, reached & some, bounded, lost, table["best"] & ~edge, edge), strict=True))
+    known, best = reached & ~at_most, table["best"] & ~edge
+    return dict(zip(_MARKS, (known & ~some, known & some, bounded, at_most, lost, best, edge), strict=True))
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -105,10 +111,10 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     title="Steps against learning rate",
     caption="Optimizer steps to {target} (geometric mean over the seeds that reached it) against the learning "
     "rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; both "
-    "axes are logarithmic. A star is the best learning "
-    "rate, with a red rim where it is the lowest or highest that was tried. Open circles: only some seeds reached "
-    "the target. Open triangles: none did in the steps that were run, so the true value is higher. Crosses at the "
-    "top: every seed diverged.",
+    "axes are logarithmic. A star is the best learning rate, with a red rim where it is the lowest or highest that was "
+    "tried. Open circles: only some seeds reached the target. Open triangles: none did in the steps that were run, so "
+    "the true value is higher; those that point down: all were past it when first evaluated. Crosses at the top: every "
+    "seed diverged.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a mark for every learning rate that says how its seeds ended, see :data:`_MARKS`."""

@@ -24,6 +24,7 @@ from analysis.present.figures.curves import fitted, measured
 _RESOLUTION = 100
 
 _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
+_DRAWN = ("point", "fit", "hyperbola", "censored", "at_most", "near")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 
 
@@ -31,13 +32,16 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
     """Yield rows of several kinds (column ``kind``).
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
-    where the target was not reached; ``fit``: the expected curve with its interval band, over the batch sizes that
-    reached the target; ``near``: the part of it where steps times examples are within 10 % of the least; ``hyperbola``:
-    the curve of exponent 1, if that looks different.
+    where the target was not reached; ``at_most``: the steps of the first evaluation, where it was past the target;
+    ``fit``: the expected curve with its interval band, over the batch sizes whose steps are known; ``near``: the part
+    of it where steps times examples are within 10 % of the least; ``hyperbola``: the curve of exponent 1, if that
+    looks different.
     """
     for point in answer.points:
         if point.reached:
             yield measured(point)
+        elif point.bounded:
+            yield {"kind": "at_most", "batch_size": point.batch_size, "steps": point.steps_upper_bound}
         elif point.steps_lower_bound is not None:
             yield {"kind": "censored", "batch_size": point.batch_size, "steps": point.steps_lower_bound}
     if answer.draws is not None:
@@ -60,18 +64,18 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "lines mark the critical batch size by definition {definition_in_words}, bars at their feet its interval, which "
     "the key gives. By least_product, " + B_CRIT + "; where a curve is broad, the product is within 10 % of the "
     "least. Pale grey: perfect scaling. Open triangles: the target was not reached in the steps that were run, so the "
-    "true value is higher.",
+    "true value is higher; those that point down: runs were past it when first evaluated, and the true value is lower.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw one style per optimizer, open triangles for lower bounds, and a dotted line with a bar at every critical
     batch size; if an optimizer has a panel of its own, its critical batch size is in the corner."""
-    sizes = table.loc[table["kind"].isin(["point", "censored", "beyond"]), "batch_size"]
+    sizes = table.loc[table["kind"].isin(["point", "censored", "at_most", "beyond"]), "batch_size"]
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
     count = table["optimizer"].nunique()
     key = [
         _draw_optimizer(axes, name, look, kinds, count - index)
-        for index, (name, look, kinds) in enumerate(style.each(table, "point", "fit", "hyperbola", "censored", "near"))
+        for index, (name, look, kinds) in enumerate(style.each(table, *_DRAWN))
     ]
     points = table[table["kind"] == "point"]
     if len(points):
@@ -81,6 +85,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.set_ylim(*limits)
     if (table["kind"] == "censored").any():
         key.append(style.mark("more steps than this", marker="^", linestyle="", markerfacecolor="white"))
+    if (table["kind"] == "at_most").any():
+        key.append(style.mark("fewer steps than this", marker="v", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("hyperbola", linewidth=0.5))
     symbol = math_symbol(table["definition"].iloc[0])
@@ -103,7 +109,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
 
     ``place`` counts optimizers from the last: triangles at one place differ in size, and bars in height.
     """
-    points, fit, hyperbola, censored, near = kinds
+    points, fit, hyperbola, censored, at_most, near = kinds
     style.curve(axes, fit, "batch_size", "steps", look)
     axes.plot(hyperbola["batch_size"], hyperbola["steps"], color=look.colour, linewidth=0.5, zorder=2)
     style.points(axes, points, "batch_size", "steps", look)
@@ -114,6 +120,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
         "zorder": 4,
     }
     axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
+    axes.plot(at_most["batch_size"], at_most["steps"], "v", **open_marks)
     about = pd.concat(kinds).iloc[0]
     critical, low, high = about[list(CRITICAL)].astype(float)
     if len(fit) and axes.get_xlim()[0] <= critical <= axes.get_xlim()[1]:
