@@ -26,7 +26,7 @@ from analysis.estimate.studies import Study, best_values, point, studies, within
 from analysis.estimate.study_draws import Drawn, draw_studies
 from analysis.read.groups import Group
 from analysis.read.results import Results
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import CLIPPED
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
@@ -185,6 +185,11 @@ def answers(
     best = functools.cache(lambda direction: best_values(results.evaluations, count, direction))
     curves = []
     for index, group in enumerate(results.groups):
+        if results.ends_alone(index):
+            raise ResultsError(
+                f"sweep {group.sweep!r} has one evaluation per run, so no steps to a target are known: cbs budget "
+                f"{group.folder} compares the batch sizes, and cbs lr {group.folder} the learning rates"
+            )
         direction, readings = group.target.direction, []
         rows = results.of_group(index)
         reachable = within_reach(rows, best(direction), direction)

@@ -24,6 +24,9 @@ from analysis.estimate.draws import Draws, draw, draw_levels
 from analysis.estimate.line import Line
 from analysis.estimate.studies import Study, one_study
 from analysis.read.groups import Group
+from analysis.read.results import Results
+from cbs.errors import ConfigError
+from cbs.trial.record import AT_BUDGET, TrialStatus
 
 _BENT = 4.0
 """The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
@@ -57,6 +60,30 @@ def final_losses(
     for size, part in rows.groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
         yield int(size), part, study, losses.reindex(study.trials.ravel()).to_numpy(float).reshape(study.trials.shape)
+
+
+def end_studies(results: Results, index: int) -> list[Study]:
+    """Return the studies of the losses of a group whose runs have one evaluation each, in place of steps.
+
+    Raises:
+        ConfigError: if runs of a batch size differ in length, so that their losses do not rank learning rates.
+    """
+    group, rows = results.groups[index], results.of_group(index)
+    for size, lengths in rows.loc[rows["status"] != TrialStatus.DIVERGED, "final_step"].groupby(rows["batch_size"]):
+        if lengths.max() > lengths.min() * (1 + 2 * AT_BUDGET) + 1:
+            raise ConfigError(
+                f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
+                f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"
+            )
+    at = results.evaluations[results.evaluations["trial"].isin(rows.index)].set_index("trial")
+    sign = -1.0 if group.target.direction == "above" else 1.0
+    values = sign * at.loc[at["step"] > 0, "value"].where(np.isfinite(at["value"]))
+    studies, tables = [], []
+    for _, _, study, table in final_losses(group, rows, values):
+        if np.isfinite(table).any():
+            studies.append(study)
+            tables.append(table)
+    return loss_studies(studies, tables)[0]
 
 
 def loss_studies(studies: Sequence[Study], losses: Sequence[Array]) -> tuple[list[Study], Scale]:

@@ -62,6 +62,14 @@ class Results:
         """Return the trials of one group."""
         return self.trials[self.trials["group"] == group]
 
+    def ends_alone(self, group: int) -> bool:
+        """Return whether the runs of an imported group have one evaluation each, so that no steps to a target are
+        known."""
+        if "imported" not in self.groups[group].manifest:
+            return False
+        ours = self.evaluations["trial"].isin(self.of_group(group).index) & (self.evaluations["step"] > 0)
+        return bool(self.evaluations.loc[ours, "trial"].value_counts().max() == 1)
+
     def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return steps, values and learning rates at the evaluations of one trial."""
         first, last = np.searchsorted(self.evaluations["trial"].to_numpy(), (trial, trial + 1))

@@ -170,13 +170,15 @@ class LearningRateLaw:
         )
 
 
-def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> LearningRateLaw:
+def learning_rate_law(
+    studies: Sequence[Study], config: AnalysisConfig = DEFAULT, steepest: float = 1.0
+) -> LearningRateLaw:
     """Find the optima and fit the law.
 
     The variances of the optima are scaled by a common factor: their scatter around the law, to whose degrees of freedom
     those of the seeds are added, :data:`_WORTH` of them at most. The resamples are normal draws around the law, widened
     by Student's t, and refitted. ``studies`` are those of one optimizer at one target, in order of increasing batch
-    size.
+    size; ``steepest`` is as for :func:`analysis.estimate.best_rate.at_best`.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = [
@@ -188,7 +190,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
             step=best.step,
             seeds=int(np.isfinite(best.values).sum()),
         )
-        for study, best in zip(studies, at_best(studies), strict=True)
+        for study, best in zip(studies, at_best(studies, steepest), strict=True)
         if math.isfinite(best.log_lr)
     ]
     used = [entry for entry in optima if not entry.edge]

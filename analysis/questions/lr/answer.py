@@ -3,19 +3,22 @@ size."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.estimate.laws.learning_rate import Factor, LearningRateLaw, learning_rate_law
+from analysis.estimate.objective import end_studies
 from analysis.estimate.protocols import Protocol, protocols
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
-from analysis.read.results import load
+from analysis.read.results import Results, load
 from cbs.trial.target import Target
 
 MULTIPLES = (2, 4, 8)
@@ -64,17 +67,44 @@ def learning_rates(
     ``reference`` is as for :func:`analysis.estimate.protocols.protocols`.
     """
     results = load(path, metric=metric)
-    entries = []
-    for answer in answers(results, config, targets=targets, noise=False):
+    entries, notes = [], [*results.notes]
+    alone = [results.ends_alone(index) for index in range(len(results.groups))]
+    if all(alone):
+        entries = [_by_ends(results, index, config) for index in range(len(alone))]
+        notes.append("one evaluation per run: learning rates are ranked by the metric there, not by steps to a target")
+    for answer in () if all(alone) else answers(results, config, targets=targets, noise=False):
         law = learning_rate_law(answer.studies, config)
-        starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
-        factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
-        entries.append(
-            LearningRate(
-                answer=answer,
-                law=law,
-                factors=tuple(factor for factor in factors if factor is not None),
-                protocols=protocols(answer, reference),
+        unranked = [str(study.batch_size) for study in answer.studies if study.unranked]
+        if unranked:
+            notes.append(
+                f"{answer.group.optimizer}: at batch size {', '.join(unranked)} several learning rates were past the "
+                "target when first evaluated, and which is best is not known: evaluate earlier, or choose a harder one"
             )
-        )
-    return LearningRates(config=config, entries=tuple(entries), notes=tuple(results.notes))
+        starts = [size for size in (answer.critical_batch_size, *law.inside[-1:]) if size is not None]
+        entries.append(_entry(answer, law, starts, protocols(answer, reference)))
+    return LearningRates(config=config, entries=tuple(entries), notes=tuple(notes))
+
+
+def _entry(answer: Answer, law: LearningRateLaw, starts: Sequence[float], ways: tuple[Protocol, ...]) -> LearningRate:
+    factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
+    return LearningRate(answer=answer, law=law, factors=tuple(filter(None, factors)), protocols=ways)
+
+
+def _by_ends(results: Results, index: int, config: AnalysisConfig) -> LearningRate:
+    """Return the best learning rates of a group by the metric at the only evaluation of each run; such runs have no
+    critical batch size, and so no protocols."""
+    group = results.groups[index]
+    studies = end_studies(results, index)
+    law = learning_rate_law(studies, config, math.inf)
+    answer = Answer(
+        group=group,
+        target=group.target,
+        config=config,
+        studies=tuple(studies),
+        points=(),
+        draws=None,
+        definitions={},
+        verdict=Verdict.NOT_REACHED,
+        advice="",
+    )
+    return _entry(answer, law, law.inside[-1:], ())

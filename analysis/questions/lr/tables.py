@@ -119,7 +119,7 @@ def protocols(learning_rates: LearningRates) -> Table:
         Column("advice"),
     )
     title = f"Critical batch size ({learning_rates.config.definition}) by the way the learning rate is chosen"
-    lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
+    lines = ["reached: at how many batch sizes, of those at which the learning rate was run"] if rows else []
     if any(protocol.not_run for entry in learning_rates.entries for protocol in entry.protocols):
         lines.append(
             "no critical batch size if some batch sizes are missing: those that were run suit the learning rates best"

@@ -1,0 +1,163 @@
+"""Runs that are past the target when first evaluated: their steps are a bound, in every question; and runs of one
+evaluation, whose steps are not known at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import analyze
+from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.fit_table import fit_table
+from analysis.present import presentation
+from analysis.questions.lr.answer import learning_rates
+from analysis.questions.recommend.answer import recommend
+from analysis.questions.recommend.plans import Wish
+from analysis.read.importers import import_runs
+from analysis.read.throughput import assumed
+from cbs.errors import ConfigError
+from tests.analysis.read.importers.sources import settings, write_csv
+
+QUICK = AnalysisConfig(resamples=200)
+CRITICAL, LEAST = 2000.0, 500.0
+SIZES = (50, 100, 200, 400, 800, 1600)
+
+
+def steps(size: int, rate: float = 1.0) -> float:
+    """Steps to loss 2.4: the best rate is 1, and twice as high costs more than half as high."""
+    return LEAST * (1 + CRITICAL / size) * (1 + 0.2 * math.log(rate) ** 2 + 0.03 * math.log(rate))
+
+
+def sweep(top: Path, every: int, rates: tuple[float, ...] = (0.5, 1.0, 2.0), **more: Any) -> Path:
+    """Runs without noise whose loss is linear in ln steps, evaluated every so many steps."""
+    rows = [
+        {"run": f"{size} {rate}", "batch_size": size, "lr": 1e-3 * rate, "step": step, "optimizer": "adamw",
+         "loss": 2.4 + 0.5 * math.log(steps(size, rate) / step)} | more
+        for size in SIZES for rate in rates for step in range(every, 100_000, every)
+        if step < 1.5 * steps(size, rate) + 2 * every
+    ]  # fmt: skip
+    import_runs([write_csv(top / "runs.csv", rows)], top / "out", settings())
+    return top / "out"
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Evaluated every 5,000 steps: sizes up to 200 need more steps than that, those from 400 on fewer."""
+    return sweep(tmp_path_factory.mktemp("rare"), 5000)
+
+
+@pytest.mark.parametrize("every", [2000, 10000])
+def test_the_truth_is_inside_whatever_was_seen_of_it(tmp_path: Path, every: int) -> None:
+    (answer,) = analyze(sweep(tmp_path, every), QUICK).answers
+    low, high = answer.interval
+    assert (low or 0.0) <= CRITICAL <= (high or math.inf)
+    bounded = [point.batch_size for point in answer.points if point.bounded]
+    assert bounded == [size for size in SIZES if steps(size) < every]
+    assert (answer.verdict is Verdict.COARSE_STEPS) or not bounded
+    for point in answer.points:
+        known = point.steps_upper_bound or point.steps_to_target
+        assert known == (every if point.bounded else pytest.approx(steps(point.batch_size), rel=0.1))
+        assert (point.best_lr is None) == point.bounded
+
+
+def test_the_verdict_comes_first_and_points_the_right_way(rare: Path) -> None:
+    (answer,) = analyze(rare, QUICK).answers
+    assert answer.interval[1] is answer.near[1] is None
+    assert answer.advice.startswith("runs were past the target when first evaluated")
+    assert "at most those at batch size 400 (5,000), 800 (5,000), 1600 (5,000): evaluate earlier" in answer.advice
+    assert "add larger ones" not in answer.advice
+    assert "extend the grid" not in answer.advice
+
+
+def test_no_learning_rate_is_best_where_several_are_only_bounded(rare: Path) -> None:
+    found = learning_rates(rare, QUICK)
+    (entry,) = found.entries
+    assert {best.batch_size for best in entry.law.optima} == {50, 100, 200}
+    assert all(best.lr == pytest.approx(1e-3, rel=0.2) for best in entry.law.optima)
+    assert "at batch size 400, 800, 1600 several learning rates were past the target" in found.notes[0]
+
+
+def test_one_learning_rate_that_is_past_the_target_is_the_best_of_them(tmp_path: Path) -> None:
+    every = 3500  # steps of size 400 are 3,000 at rate 1, and 3,300 and more at others
+    (answer,) = analyze(sweep(tmp_path, every, (0.125, 1.0, 8.0)), QUICK).answers
+    point = next(point for point in answer.points if point.batch_size == 400)
+    assert (point.best_lr, point.at_grid_edge, point.steps_upper_bound) == (1e-3, False, every)
+
+
+def test_a_recommendation_is_open_where_larger_ones_are_only_bounded(rare: Path) -> None:
+    found = recommend(rare, assumed("assumed(examples_per_second_per_device=2000)"), Wish(devices=4096), QUICK)
+    (advice,) = found.recommendations[0].advice
+    plan = advice.plans["time"]
+    assert (plan.batch_size, plan.probability_within_5_percent, plan.best_batch_size_interval[1]) == (128, None, None)
+    shown = "\n".join(map(str, presentation(found).shown))
+    assert "batch size 128 takes the least time of those whose steps are known; the best may lie beyond" in shown
+    assert "probability > 0.999" not in shown
+
+
+def test_where_nothing_was_measured_the_advice_is_the_same(tmp_path: Path) -> None:
+    (answer,) = analyze(sweep(tmp_path, 40_000), QUICK).answers
+    assert (answer.verdict, answer.critical.value, answer.interval) == (Verdict.COARSE_STEPS, None, (None, None))
+    assert "evaluate earlier" in answer.advice
+
+
+def test_a_table_of_rounded_steps_has_bounds_too() -> None:
+    table = {"batch_size": SIZES, "steps": [5000 * math.ceil(steps(size) / 5000) for size in SIZES]}
+    (answer,) = fit_table(pd.DataFrame(table), QUICK).answers
+    assert [point.batch_size for point in answer.points if point.bounded] == [400, 800, 1600]
+    assert (answer.interval[0] or 0.0) <= CRITICAL <= (answer.interval[1] or math.inf)
+
+
+RATES = {size: 1e-3 * math.sqrt(size / 100) for size in SIZES}
+
+
+def ends(top: Path, format: str, **more: Any) -> Path:
+    """Losses of runs of equal length at five rates, one evaluation each, all past the target of 2.4 but the largest."""
+    rows = [
+        {"batch_size": size, "lr": RATES[size] * 2.0**power, "seed": seed, "step": 160_000 // size,
+         "loss": 2.2 + size / 8000 + 0.01 * power**2 + 0.001 * seed, "optimizer": "adamw"} | more
+        | ({"run": f"{size} {power} {seed}"} if format == "table" else {})
+        for size in SIZES for power in range(-2, 3) for seed in (0, 1)
+    ]  # fmt: skip
+    assert import_runs([write_csv(top / "runs.csv", rows)], top / "out", settings()).format == format
+    return top / "out"
+
+
+@pytest.mark.parametrize(("format", "more"), [("final_losses", {}), ("table", {}), ("table", {"step": 100})])
+def test_losses_of_one_evaluation_rank_learning_rates(tmp_path: Path, format: str, more: dict[str, Any]) -> None:
+    found = learning_rates(ends(tmp_path, format, **more), QUICK)
+    (entry,) = found.entries
+    assert [(best.edge, best.lr) for best in entry.law.optima] == [
+        (0, pytest.approx(RATES[s], rel=0.03)) for s in SIZES
+    ]
+    assert entry.law.slope.value == pytest.approx(0.5, abs=0.02)
+    assert entry.protocols == ()
+    assert "ranked by the metric" in found.notes[-1]
+    assert "reached: at how many" not in "\n".join(map(str, presentation(found).shown))
+
+
+def test_every_question_about_steps_refuses_them(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    folder = ends(tmp_path, "final_losses")
+    devices = ("--throughput", "assumed(examples_per_second_per_device=2000)", "--devices", "8")
+    for question, *more in (["analyze"], ["analyze", "--suggest"], ["recommend", *devices], ["compare"], ["scale"],
+                            ["report"]):  # fmt: skip
+        code, _, err = run(question, folder, *more)
+        assert (code, err.count("\n")) == (2, 1), question
+        assert f"one evaluation per run, so no steps to a target are known: cbs budget {folder} compares" in err
+    code, out, _ = run("lr", folder)
+    assert (code, "at an edge" in out) == (0, False)
+
+
+def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
+    rows = [
+        {"run": str(at), "batch_size": 8, "lr": 0.1 * (at + 1), "step": 100 * (at + 1), "loss": 2.0} for at in (0, 1)
+    ]
+    out = tmp_path / "out"
+    import_runs([write_csv(tmp_path / "runs.csv", rows)], out, settings(constants={"optimizer": "adamw"}))
+    with pytest.raises(ConfigError, match="end after 100 to 200 steps, and losses of unequal runs do not rank"):
+        learning_rates(out, QUICK)
