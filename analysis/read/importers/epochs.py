@@ -17,13 +17,13 @@ from cbs.errors import DataError
 _FEWEST = 3
 """Points of a curve from which 1, 2, 3 ... is how it was counted and not where it happened to be measured."""
 
-_TIMES = 10
+TIMES = 10
 """How many times as far something else counts from which a metric at 1, 2, 3 ... is one of epochs."""
 
 
 def updates(run: ImportedRun, batch_size: int, examples: int) -> Array:
     """Return the axis of a run, in epochs of so many ``examples``, as updates: the last batch of an epoch is smaller,
-    and an update, too."""
+    and an update, too. Where epochs are counted from 0, the first is over at 0."""
     axis = np.asarray(run.axis, dtype=float)
     broken = axis[axis % 1 != 0]
     if len(broken):
@@ -31,7 +31,7 @@ def updates(run: ImportedRun, batch_size: int, examples: int) -> Array:
             f"run {run.name} ({run.place}): {broken[0]:g} is not a whole number of epochs, within which updates are "
             "not known: remove the row, or name a column of steps, examples or tokens"
         )
-    return axis * math.ceil(examples / batch_size)
+    return (axis + (axis == 0).any()) * math.ceil(examples / batch_size)
 
 
 def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], settings: Settings) -> Iterator[str]:
@@ -53,12 +53,13 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
         yield f"an epoch of {examples:,} examples is read as so many updates: {made}{dropped}"
         if any(axis[0] == 0 for axis in axes):
             yield (
-                "epoch 0 is read as before training: where it was measured after the first epoch, add 1 to every epoch"
+                "epochs are counted from 0, and 1 was added to each, as what is measured follows the training: leave "
+                "out the rows at 0 if they were measured before it"
             )
     elif counted:
         run, most = max(runs, key=lambda run: run.counted), max(float(axis[-1]) for axis in axes)
         where = f"at step 1, 2, 3 to {most:g}"
-        if run.counted >= _TIMES * most and "step" not in settings.columns:
+        if run.counted >= TIMES * most and "step" not in settings.columns:
             raise DataError(
                 f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside "
                 "it: these are epochs, which have fewer updates the larger the batch is; say how long one is "

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.phrases import plural
@@ -23,7 +24,7 @@ from analysis.read.importers.titles import settled
 from analysis.read.table import Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError
 
-_OF_RAY = "result.json"
+_OF_RAY, _FEW = "result.json", 5
 
 
 @IMPORTERS.register("table")
@@ -49,7 +50,10 @@ class LongTable(Importer):
             names = pd.Series(_names(table, settings))
             for name, chosen in names.groupby(names, sort=False):
                 part = table.rows(chosen.index)
-                yield _run(part, settings, name=str(name), named=True, files=(path,))
+                run = _run(part, settings, name=str(name), named=True, files=(path,))
+                if (np.diff(run.axis) <= 0).any():
+                    _one_kind(part, run.name)
+                yield run
 
 
 def _names(table: Sheet, settings: Settings) -> list[str]:
@@ -64,6 +68,18 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
         if cells.empty(cell):
             raise table.error(row, title, "it is empty; name the run or remove the row")
     return [str(cell).strip() for cell in table.columns[title]]
+
+
+def _one_kind(table: Sheet, run: str) -> None:
+    """Raise ``DataError`` if a column of a few words says that the rows of a run, whose steps are not in order, are of
+    several kinds, such as the names of metrics in MLflow's history."""
+    for title, column in table.columns.items():
+        words = dict.fromkeys(str(cell) for cell in column if not cells.empty(cell))
+        if 1 < len(words) <= _FEW and pd.to_numeric(pd.Series(list(words)), errors="coerce").isna().all():
+            raise DataError(
+                f"{table.name}: the steps of run {run} are not in order, and its rows differ in {cells.shown(title)} "
+                f"({', '.join(words)}): keep the rows of one kind, or leave out the column"
+            )
 
 
 def _run(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:

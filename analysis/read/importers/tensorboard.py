@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, joined, run_of
+from analysis.read.importers.epochs import TIMES
 from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
@@ -20,7 +21,6 @@ _PER_EPOCH = (
     "Keras logs tags that begin with epoch_ against epochs, which have fewer updates the larger the batch is: take "
     "evaluation_..._vs_iterations, or give updates with --column step=TAG, or --examples-per-epoch N"
 )
-_AFTER = "epochs are counted from 0 and were measured after their training: 1 was added to each"
 _POINTER = b"version "
 """What a file that Git LFS has not fetched begins with, in place of the first length."""
 
@@ -54,10 +54,10 @@ class TensorBoard(Importer):
             about: dict[str, Any] = {"metrics": tags, "files": here, "counted": counted, **in_folder(folder, path)}
             run = run_of(table, settings, axis, **about)
             of_trainer = axis == (STEP, STEP) and EPOCH in tags and (folder / HPARAMS).exists()
-            of_epochs = settings.examples_per_epoch is not None and not run.axis.all()
-            if of_epochs and (trained or settings.measured.startswith(_OF_KERAS)):
-                run = dataclasses.replace(run, axis=run.axis + 1)
-                notes.append(_AFTER)
+            if settings.examples_per_epoch and not trained and counted >= TIMES * run.axis.max(initial=1):
+                # logged before anything that counts updates had begun
+                after = run.axis > 0
+                run = dataclasses.replace(run, axis=run.axis[after], values=run.values[after])
             yield from_zero(run, notes) if of_trainer else run
         per_epoch = settings.measured.startswith(_OF_KERAS) and settings.examples_per_epoch is None
         if per_epoch and axis == (STEP, STEP):

@@ -58,11 +58,12 @@ def test_epochs_beside_updates_are_refused_and_converted(tmp_path: Path) -> None
     assert told.notes[0].startswith("every run was measured at step 1, 2, 3 to 6, whatever its batch size")
 
 
-@pytest.mark.parametrize(("before", "shift"), [(False, 1), (True, 0)])
-def test_epochs_from_0_are_read_by_what_was_logged_before(tmp_path: Path, before: bool, shift: int) -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_epoch_0_is_the_first_unless_it_was_logged_before_training(tmp_path: Path, before: bool) -> None:
     source = logged(tmp_path / "logs", 1 if before else 0, before=before)
-    steps = steps_of(imported(tmp_path, source, examples_per_epoch=EXAMPLES))
-    assert steps[100] == [10 * (epoch + shift) for epoch in range(7 if before else 6)]
+    report = imported(tmp_path, source, examples_per_epoch=EXAMPLES)
+    assert steps_of(report)[100] == [10, 20, 30, 40, 50, 60]
+    assert any("counted from 0, and 1 was added" in note for note in report.notes) is not before
 
 
 def table(path: Path, **more: Any) -> Path:
@@ -85,8 +86,8 @@ def test_a_column_of_epochs_is_one_if_their_length_is_known(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"by its name it counts epochs.*--examples-per-epoch N"):
         imported(tmp_path, source, columns=columns)
     report = imported(tmp_path, source, columns=columns, examples_per_epoch=EXAMPLES)
-    assert steps_of(report) == {30: [0, 68, 136]}
-    assert "epoch 0 is read as before training" in report.notes[1]
+    assert steps_of(report) == {30: [34, 102, 170]}
+    assert "counted from 0, and 1 was added to each" in report.notes[1]
     half = write_csv(tmp_path / "b.csv", [{"run": "b30", "epoch": 0.5, "accuracy": 0.1}])
     with pytest.raises(DataError, match=r"0\.5 is not a whole number of epochs"):
         imported(tmp_path / "half", half, columns=columns, examples_per_epoch=EXAMPLES)

@@ -41,10 +41,14 @@ def tensorboard(top: Path, points: list[tuple[int, float]]) -> Path:
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    for name, part in ((".0", points[: len(FIRST)]), (".1", points[len(FIRST) :])):
-        with SummaryWriter(str(top / "a"), filename_suffix=name) as writer:
+    for at, part in enumerate((points[: len(FIRST)], points[len(FIRST) :])):
+        with SummaryWriter(str(top / "new")) as writer:
             for step, value in part:
                 writer.add_scalar("loss", value, step)
+        (file,) = (top / "new").iterdir()
+        (top / "a").mkdir(exist_ok=True)
+        file.rename(top / "a" / f"events.out.tfevents.170000000{at}.host")
+    (top / "new").rmdir()
     return top
 
 
@@ -98,6 +102,15 @@ def test_several_restores_and_a_run_that_has_not_caught_up(tmp_path: Path) -> No
 def test_what_may_be_two_runs_is_refused(tmp_path: Path, points: list[tuple[int, float]]) -> None:
     with pytest.raises(DataError, match=r"has two values at step 10: 5 and 5\.1; remove one, or distinguish the runs"):
         imported(table(tmp_path, points), tmp_path / "out")
+
+
+def test_two_metrics_in_one_column_are_no_restore(tmp_path: Path) -> None:
+    """As in a table of MLflow's ``get_metric_history``."""
+    logged = [("train_loss", step, 3.0 - step / 100) for step in range(10, 110, 10)]
+    logged += [("val_loss", step, 3.1 - step / 100) for step in range(20, 110, 20)]
+    source = write_csv(tmp_path / "t.csv", [{"run": "a", "key": key, "step": at, "loss": x} for key, at, x in logged])
+    with pytest.raises(DataError, match=r"differ in 'key' \(train_loss, val_loss\): keep the rows of one kind"):
+        imported(source, tmp_path / "out")
 
 
 def test_rows_in_another_order_are_no_restore(tmp_path: Path) -> None:

@@ -177,7 +177,8 @@ def test_a_run_past_the_target_at_its_first_evaluation_after_step_0_is_said_to_b
     import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
     (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=False)
     assert [entry.resolution for entry in answer.points] == [0.5, 0.5, 1, 1]
-    assert "fewer steps may have been enough at batch size 2, 4, 8, 16" in answer.advice
+    assert "fewer steps may have been enough at batch size 2, 4, because" in answer.advice
+    assert "at most those at batch size 8 (1,000), 16 (1,000)" in answer.advice
 
 
 def test_a_stated_status_is_kept_for_runs_that_ended_early(tmp_path: Path) -> None:
