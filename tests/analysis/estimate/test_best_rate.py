@@ -217,6 +217,13 @@ def test_a_run_past_the_target_at_its_first_evaluation_is_a_ceiling() -> None:
     found = one(LEVELS[None], None, resolution=1.0)
     assert np.isnan(found.values).all()
     np.testing.assert_allclose(found.ceilings, LEVELS)
+    logs = np.log([[1800.0], [1000.0], [1700.0]])
+    found = one(logs, EVEN[:3], resolution=np.array([[0.0], [0.98], [0.0]]))  # first evaluated after 20 steps
+    assert np.exp([found.floors[0], found.ceilings[0]]) == pytest.approx([20.0, 1000.0])
+    assert (np.isnan(found.values[0]), found.log_lr, found.edge) == (True, EVEN[1], 0)
+    found = one(logs, EVEN[:3], resolution=np.array([[0.0], [0.98], [1.0]]))  # the third rate may be better
+    assert np.isnan([found.values[0], found.floors[0], found.log_lr]).all()
+    assert np.exp(found.ceilings[0]) == pytest.approx(1000.0)
 
 
 def test_a_seed_that_missed_at_the_best_learning_rate_is_a_floor_and_a_diverged_one_is_nothing() -> None:

@@ -96,11 +96,11 @@ def test_several_restores_and_a_run_that_has_not_caught_up(tmp_path: Path) -> No
     [
         FIRST + [(step, value + 0.1) for step, value in FIRST],  # begins anew: another run, or the same one
         [(10, 5.0), (10, 5.1), (20, 4.0), (20, 4.1), (30, 3.0), (30, 3.1)],  # two runs, row by row
-        [(30, 3.0), (10, 5.0), (20, 4.0), (10, 5.1), (30, 3.1), (20, 4.2)],  # in no order
+        [(10, 5.0), (30, 3.0), (20, 4.0), (40, 2.9), (20, 4.1), (50, 2.8), (30, 3.1)],  # in no order
     ],
 )
 def test_what_may_be_two_runs_is_refused(tmp_path: Path, points: list[tuple[int, float]]) -> None:
-    with pytest.raises(DataError, match=r"has two values at step 10: 5 and 5\.1; remove one, or distinguish the runs"):
+    with pytest.raises(DataError, match=r"has two values at step \d0: \d and \d\.1; remove one, or distinguish"):
         imported(table(tmp_path, points), tmp_path / "out")
 
 

@@ -54,11 +54,13 @@ def test_runs_that_did_not_finish_are_left_out_and_told(tmp_path: Path, title: s
     )
 
 
-def test_a_run_without_a_value_or_settings_does_not_matter_if_it_did_not_finish(tmp_path: Path) -> None:
+def test_what_did_not_finish_needs_no_value_and_no_settings_of_its_own(tmp_path: Path) -> None:
     table = rows(["FINISHED", "FAILED", "KILLED", "RUNNING"], "status")
     table[1] |= {"loss": "", RATE: ""}
     table[2] |= {RATE: table[0][RATE]}  # run again
     assert ends(imported(tmp_path, table)) == {2.0: "REACHED"}
+    both = imported(tmp_path / "b", rows(["FINISHED", "KILLED"], "status"), statuses={"KILLED": "BUDGET_EXHAUSTED"})
+    assert (ends(both), both.notes) == ({2.0: "REACHED", 3.0: "BUDGET_EXHAUSTED"}, [])
 
 
 def test_words_of_ones_own_are_asked_for_once(tmp_path: Path) -> None:
@@ -69,11 +71,6 @@ def test_words_of_ones_own_are_asked_for_once(tmp_path: Path) -> None:
     assert ends(imported(tmp_path, table, statuses=meant)) == {2.0: "REACHED", 3.0: "DIVERGED", 4.0: "BUDGET_EXHAUSTED"}
     with pytest.raises(ConfigError, match="--status GOOD=FINE: a run is one of REACHED"):
         settings(statuses={"GOOD": "FINE"})
-
-
-def test_what_a_word_means_can_be_said_otherwise(tmp_path: Path) -> None:
-    report = imported(tmp_path, rows(["FINISHED", "KILLED"], "status"), statuses={"KILLED": "BUDGET_EXHAUSTED"})
-    assert (ends(report), report.notes) == ({2.0: "REACHED", 3.0: "BUDGET_EXHAUSTED"}, [])
 
 
 def test_our_words_and_a_state_that_is_none_stay_as_they_are(tmp_path: Path) -> None:
