@@ -31,9 +31,8 @@ def by_status(
 ) -> tuple[list[ImportedRun], list[dict[str, Any]]]:
     """Return the runs that count with their facts, in which ``status`` is a ``TrialStatus`` or missing.
 
-    Words of other tools are known, those of ``--status`` first; where there are any, ``FAILED`` and ``PRUNED`` are
-    theirs, too. A run that they say did not finish is left out, and so is one without any value of the metric, unless
-    it ended early by a word of ours.
+    Words mean what ``--status`` says, or what they mean in other tools; where there are any of those, ``FAILED`` and
+    ``PRUNED`` are theirs, too. A run that did not finish by a word of theirs is left out, with a note.
     """
     words = [_word(each.get("status")) for each in facts]
     for word, run in zip(words, runs, strict=True):

@@ -95,7 +95,7 @@ def test_several_restores_and_a_run_that_has_not_caught_up(tmp_path: Path) -> No
     "points",
     [
         FIRST + [(step, value + 0.1) for step, value in FIRST],  # begins anew: another run, or the same one
-        [(10, 5.0), (10, 5.1), (20, 4.0), (20, 4.1), (30, 3.0), (30, 3.1)],  # two runs, row by row
+        [(10, 5.0), (20, 4.0), (20, 4.1), (30, 3.0), (30, 3.1)],  # two runs, row by row
         [(10, 5.0), (30, 3.0), (20, 4.0), (40, 2.9), (20, 4.1), (50, 2.8), (30, 3.1)],  # in no order
     ],
 )
