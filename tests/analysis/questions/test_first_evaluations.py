@@ -1,12 +1,9 @@
-"""Runs that are past the target when first evaluated: their steps are a bound, in every question; and runs of one
-evaluation, whose steps are not known at all."""
+"""Runs that are past the target when first evaluated: their steps are a bound, in every question."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,7 +18,6 @@ from analysis.questions.recommend.answer import recommend
 from analysis.questions.recommend.plans import Wish
 from analysis.read.importers import import_runs
 from analysis.read.throughput import assumed
-from cbs.errors import ConfigError
 from tests.analysis.read.importers.sources import settings, write_csv
 
 QUICK = AnalysisConfig(resamples=200)
@@ -34,11 +30,11 @@ def steps(size: int, rate: float = 1.0) -> float:
     return LEAST * (1 + CRITICAL / size) * (1 + 0.2 * math.log(rate) ** 2 + 0.03 * math.log(rate))
 
 
-def sweep(top: Path, every: int, rates: tuple[float, ...] = (0.5, 1.0, 2.0), **more: Any) -> Path:
+def sweep(top: Path, every: int, rates: tuple[float, ...] = (0.5, 1.0, 2.0)) -> Path:
     """Runs without noise whose loss is linear in ln steps, evaluated every so many steps."""
     rows = [
         {"run": f"{size} {rate}", "batch_size": size, "lr": 1e-3 * rate, "step": step, "optimizer": "adamw",
-         "loss": 2.4 + 0.5 * math.log(steps(size, rate) / step)} | more
+         "loss": 2.4 + 0.5 * math.log(steps(size, rate) / step)}
         for size in SIZES for rate in rates for step in range(every, 100_000, every)
         if step < 1.5 * steps(size, rate) + 2 * every
     ]  # fmt: skip
@@ -111,53 +107,3 @@ def test_a_table_of_rounded_steps_has_bounds_too() -> None:
     (answer,) = fit_table(pd.DataFrame(table), QUICK).answers
     assert [point.batch_size for point in answer.points if point.bounded] == [400, 800, 1600]
     assert (answer.interval[0] or 0.0) <= CRITICAL <= (answer.interval[1] or math.inf)
-
-
-RATES = {size: 1e-3 * math.sqrt(size / 100) for size in SIZES}
-
-
-def ends(top: Path, format: str, **more: Any) -> Path:
-    """Losses of runs of equal length at five rates, one evaluation each, all past the target of 2.4 but the largest."""
-    rows = [
-        {"batch_size": size, "lr": RATES[size] * 2.0**power, "seed": seed, "step": 160_000 // size,
-         "loss": 2.2 + size / 8000 + 0.01 * power**2 + 0.001 * seed, "optimizer": "adamw"} | more
-        | ({"run": f"{size} {power} {seed}"} if format == "table" else {})
-        for size in SIZES for power in range(-2, 3) for seed in (0, 1)
-    ]  # fmt: skip
-    assert import_runs([write_csv(top / "runs.csv", rows)], top / "out", settings()).format == format
-    return top / "out"
-
-
-@pytest.mark.parametrize(("format", "more"), [("final_losses", {}), ("table", {}), ("table", {"step": 100})])
-def test_losses_of_one_evaluation_rank_learning_rates(tmp_path: Path, format: str, more: dict[str, Any]) -> None:
-    found = learning_rates(ends(tmp_path, format, **more), QUICK)
-    (entry,) = found.entries
-    assert [(best.edge, best.lr) for best in entry.law.optima] == [
-        (0, pytest.approx(RATES[s], rel=0.03)) for s in SIZES
-    ]
-    assert entry.law.slope.value == pytest.approx(0.5, abs=0.02)
-    assert entry.protocols == ()
-    assert "ranked by the metric" in found.notes[-1]
-    assert "reached: at how many" not in "\n".join(map(str, presentation(found).shown))
-
-
-def test_every_question_about_steps_refuses_them(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    folder = ends(tmp_path, "final_losses")
-    devices = ("--throughput", "assumed(examples_per_second_per_device=2000)", "--devices", "8")
-    for question, *more in (["analyze"], ["analyze", "--suggest"], ["recommend", *devices], ["compare"], ["scale"],
-                            ["report"]):  # fmt: skip
-        code, _, err = run(question, folder, *more)
-        assert (code, err.count("\n")) == (2, 1), question
-        assert f"one evaluation per run, so no steps to a target are known: cbs budget {folder} compares" in err
-    code, out, _ = run("lr", folder)
-    assert (code, "at an edge" in out) == (0, False)
-
-
-def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
-    rows = [
-        {"run": str(at), "batch_size": 8, "lr": 0.1 * (at + 1), "step": 100 * (at + 1), "loss": 2.0} for at in (0, 1)
-    ]
-    out = tmp_path / "out"
-    import_runs([write_csv(tmp_path / "runs.csv", rows)], out, settings(constants={"optimizer": "adamw"}))
-    with pytest.raises(ConfigError, match="end after 100 to 200 steps, and losses of unequal runs do not rank"):
-        learning_rates(out, QUICK)
