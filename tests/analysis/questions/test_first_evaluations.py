@@ -13,6 +13,9 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fit_table import fit_table
 from analysis.present import presentation
+from analysis.present.answers import points
+from analysis.questions.analyze.figures import learning_rate
+from analysis.questions.analyze.figures.steps import rows as steps_rows
 from analysis.questions.lr.answer import learning_rates
 from analysis.questions.recommend.answer import recommend
 from analysis.questions.recommend.plans import Wish
@@ -25,7 +28,7 @@ CRITICAL, LEAST = 2000.0, 500.0
 SIZES = (50, 100, 200, 400, 800, 1600)
 
 
-def steps(size: int, rate: float = 1.0) -> float:
+def needed(size: int, rate: float = 1.0) -> float:
     """Steps to loss 2.4: the best rate is 1, and twice as high costs more than half as high."""
     return LEAST * (1 + CRITICAL / size) * (1 + 0.2 * math.log(rate) ** 2 + 0.03 * math.log(rate))
 
@@ -34,9 +37,9 @@ def sweep(top: Path, every: int, rates: tuple[float, ...] = (0.5, 1.0, 2.0)) -> 
     """Runs without noise whose loss is linear in ln steps, evaluated every so many steps."""
     rows = [
         {"run": f"{size} {rate}", "batch_size": size, "lr": 1e-3 * rate, "step": step, "optimizer": "adamw",
-         "loss": 2.4 + 0.5 * math.log(steps(size, rate) / step)}
+         "loss": 2.4 + 0.5 * math.log(needed(size, rate) / step)}
         for size in SIZES for rate in rates for step in range(every, 100_000, every)
-        if step < 1.5 * steps(size, rate) + 2 * every
+        if step < 1.5 * needed(size, rate) + 2 * every
     ]  # fmt: skip
     import_runs([write_csv(top / "runs.csv", rows)], top / "out", settings())
     return top / "out"
@@ -54,11 +57,11 @@ def test_the_truth_is_inside_whatever_was_seen_of_it(tmp_path: Path, every: int)
     low, high = answer.interval
     assert (low or 0.0) <= CRITICAL <= (high or math.inf)
     bounded = [point.batch_size for point in answer.points if point.bounded]
-    assert bounded == [size for size in SIZES if steps(size) < every]
+    assert bounded == [size for size in SIZES if needed(size) < every]
     assert (answer.verdict is Verdict.COARSE_STEPS) or not bounded
     for point in answer.points:
         known = point.steps_upper_bound or point.steps_to_target
-        assert known == (every if point.bounded else pytest.approx(steps(point.batch_size), rel=0.1))
+        assert known == (every if point.bounded else pytest.approx(needed(point.batch_size), rel=0.1))
         assert (point.best_lr is None) == point.bounded
 
 
@@ -69,6 +72,17 @@ def test_the_verdict_comes_first_and_points_the_right_way(rare: Path) -> None:
     assert "at most those at batch size 400 (5,000), 800 (5,000), 1600 (5,000): evaluate earlier" in answer.advice
     assert "add larger ones" not in answer.advice
     assert "extend the grid" not in answer.advice
+
+
+def test_figures_and_tables_show_bounds_as_such(rare: Path) -> None:
+    (answer,) = analyze(rare, QUICK).answers
+    assert {row["batch_size"]: row["steps"] for row in steps_rows(answer) if row["kind"] == "at_most"} == {
+        400: 5000.0, 800: 5000.0, 1600: 5000.0,
+    }  # fmt: skip
+    drawn = learning_rate.compute([answer])
+    assert set(drawn["batch_size"][drawn["at_most"].astype(bool)]) == {400, 800, 1600}
+    (steps,) = (column.value for column in points([answer]).columns if column.heading == "steps to target")
+    assert [steps(point, answer) for point in answer.points][3:] == ["< 5,000"] * 3
 
 
 def test_no_learning_rate_is_best_where_several_are_only_bounded(rare: Path) -> None:
@@ -103,7 +117,7 @@ def test_where_nothing_was_measured_the_advice_is_the_same(tmp_path: Path) -> No
 
 
 def test_a_table_of_rounded_steps_has_bounds_too() -> None:
-    table = {"batch_size": SIZES, "steps": [5000 * math.ceil(steps(size) / 5000) for size in SIZES]}
+    table = {"batch_size": SIZES, "steps": [5000 * math.ceil(needed(size) / 5000) for size in SIZES]}
     (answer,) = fit_table(pd.DataFrame(table), QUICK).answers
     assert [point.batch_size for point in answer.points if point.bounded] == [400, 800, 1600]
     assert (answer.interval[0] or 0.0) <= CRITICAL <= (answer.interval[1] or math.inf)
