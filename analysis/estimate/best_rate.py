@@ -59,9 +59,6 @@ _LEAST_NOISE, _USUAL_NOISE = 1e-4, 0.04
 _FEW = 4.0
 """Degrees of freedom at most of what seeds say of the noise by their winners alone."""
 
-_CEILING = 0.9
-"""Share of its steps that a run may have needed less, above which they are a ceiling and no value."""
-
 _OF_ITS_OWN = 0.7
 """Share of one run's noise that learning rates of the same seed do not have in common, where it is not known."""
 
@@ -117,12 +114,12 @@ def at_best(studies: Sequence[Study], steepest: float = 1.0) -> list[AtBest]:
     Where no seed reached the target, the best learning rate is unknown, but it took longer than the one that was given
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
     """
-    found = [_with_winner(study.along_lr) for study in studies]
-    won = [(study, winner) for study, winner in found if winner is not None]
+    found, unranked = [_with_winner(study.along_lr) for study in studies], [study.unranked for study in studies]
+    won = [(study, winner) for study, winner in found if winner is not None and not study.bounded]
     inner = {
         at: (study, winner)
         for at, (study, winner) in enumerate(found)
-        if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner)
+        if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner) and not study.bounded
     }
     # above the winner, where training is hardly stable, runs of a seed scatter more
     noises = _own_noise(won), _own_noise(won, above=0)
@@ -133,9 +130,17 @@ def at_best(studies: Sequence[Study], steepest: float = 1.0) -> list[AtBest]:
         known |= {
             at: bottom
             for at, (study, winner) in enumerate(found)
-            if at not in inner and winner is not None and (bottom := line.bottom(at, study, winner)) is not None
+            if at not in inner
+            and winner is not None
+            and not study.bounded
+            and (bottom := line.bottom(at, study, winner)) is not None
         }
-    return [_one(study, winner, known.get(at), at in inner) for at, (study, winner) in enumerate(found)]
+    return [
+        _at_most(study, winner, unranked[at])
+        if winner is not None and (unranked[at] or study.bounded)
+        else _one(study, winner, known.get(at), at in inner)
+        for at, (study, winner) in enumerate(found)
+    ]
 
 
 def _with_winner(study: Study) -> tuple[Study, int | None]:
@@ -147,6 +152,21 @@ def _with_winner(study: Study) -> tuple[Study, int | None]:
     return tried, tried.winner
 
 
+def _at_most(study: Study, winner: int, unranked: bool) -> AtBest:
+    """Return the bounds where runs at the best learning rate, or at one that may be it, were past the target when first
+    evaluated: no learning rate is slower than the best."""
+    steps = study.steps[winner]
+    earliest = logs_of(np.where(np.isfinite(steps), steps - study.resolution[winner], study.bound[winner]))
+    nothing = np.full(len(steps), np.nan)
+    found = AtBest(values=nothing, floors=nothing if unranked else earliest, ceilings=logs_of(steps), seeds=study.seeds)
+    if unranked or not np.isfinite(study.lrs).all():
+        return found
+    if study.at_edge(winner):
+        return replace(found, **_edge(np.log(study.lrs), winner))
+    step = math.log(study.lrs[winner + 1] / study.lrs[winner - 1]) / 2
+    return replace(found, log_lr=math.log(study.lrs[winner]), log_lr_variance=step**2 / 4, step=step)
+
+
 def _one(study: Study, winner: int | None, bottom: Bottom | None, inside: bool) -> AtBest:
     if winner is None:
         known = np.isfinite(study.bound)
@@ -155,18 +175,16 @@ def _one(study: Study, winner: int | None, bottom: Bottom | None, inside: bool) 
         nothing = np.full(len(row), np.nan)
         return AtBest(values=nothing, floors=logs_of(row), ceilings=nothing, seeds=study.seeds)
     values, late = np.log(study.steps[winner]), study.resolution[winner] / study.steps[winner]
-    floors = np.where(np.isfinite(values), np.nan, logs_of(study.bound[winner]))
+    first = study.past[winner]
     # of a run that was past the target when first evaluated there is a ceiling alone; between two evaluations the
     # crossing is interpolated, give or take a quarter of the way, or it is the later one of the two
-    first = late > _CEILING
-    ceilings = np.where(first, values, np.nan)
     gap = np.log1p(-np.where(first, 0.0, np.nan_to_num(late)))
     shift, width = (0.0 * gap, gap / 2) if study.interpolated else (gap / 2, gap)
     blur = float(np.mean(width[np.isfinite(values)] ** 2)) / 12.0
     found = AtBest(
         values=np.where(first, np.nan, values + shift),
-        floors=floors,
-        ceilings=ceilings,
+        floors=np.where(np.isfinite(values), np.nan, logs_of(study.bound[winner])),
+        ceilings=np.where(first, values, np.nan),
         seeds=study.seeds,
         variance=blur,
     )
@@ -236,7 +254,7 @@ class _Line:
         self.log_sizes = np.log([study.batch_size for study, _ in found])
         self.log_lrs, self.variances = np.full((2, len(found)), np.nan)
         for at, (study, winner) in enumerate(found):
-            if winner is None or not np.isfinite(study.lrs).all():
+            if winner is None or study.bounded or not np.isfinite(study.lrs).all():
                 continue
             bottom = bottoms.get(at)
             if bottom is None and np.isfinite(study.steps).any(axis=1).sum() > 1:
