@@ -118,9 +118,12 @@ class Sheet:
         :data:`~analysis.read.cells.LARGEST`. ``where_empty`` is the message for an empty cell."""
 
         def parse(cell: Any) -> float:
-            if empty(cell):
-                raise ValueError(where_empty)
-            value = number(cell)
+            try:
+                value = number(cell)
+            except ValueError:
+                if empty(cell):
+                    raise ValueError(where_empty) from None
+                raise
             if minimum is not None and not minimum <= value <= LARGEST:
                 words = f"a finite number of at least {minimum:g} and at most {LARGEST:g}"
                 raise ValueError(f"{shown(cell)} is not {words}; correct or remove it")

@@ -334,8 +334,10 @@ def plain_values(settings: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return plain JSON values; :func:`dataclasses.asdict` copies every leaf, which takes ten times as long."""
+    if value is None or isinstance(value, (str, int, float)):  # nearly all are: asked first
+        return value
     if dataclasses.is_dataclass(value):
-        return {part.name: _plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -43,7 +43,7 @@ from cbs.trial.trial_files import (
     read_steps,
     read_timing,
     record_table,
-    steps_table,
+    steps_bytes,
 )
 
 MANIFEST = "sweep.json"
@@ -163,18 +163,24 @@ class Store:
         """Return whether a result of ``config`` is stored."""
         return (self.trials / config.trial_id / "record.parquet").exists()
 
-    def save(self, result: TrialResult) -> None:
+    def save(self, result: TrialResult, *, flushed: bool = True) -> None:
         """Store a result atomically, replacing an earlier result of the same trial.
+
+        Args:
+            result: what to store.
+            flushed: whether its files have reached the disk when this returns. A measurement must have; what can be
+                read from its source again need not wait for the disk, which takes longer than all the rest.
 
         Raises:
             ResultsError: if it cannot be written (full disk, permissions); the earlier result stays.
         """
         what = f"trial {result.trial_id} to {self.trials}"
         with atomic_folder(self.trials / result.trial_id, what) as draft:
-            for name, table in (("steps", steps_table(result)), ("record", record_table(result))):
-                (draft / f"{name}.parquet").write_bytes(parquet_bytes(table))
+            (draft / "steps.parquet").write_bytes(steps_bytes(result))
+            (draft / "record.parquet").write_bytes(parquet_bytes(record_table(result)))
             (draft / "timing.json").write_bytes(json_bytes(result.timing))
-            _sync(draft)
+            if flushed:
+                _sync(draft)
 
     def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
         """Store the last lines that the process of a trial wrote before it died, beside the trial's record."""

@@ -6,15 +6,17 @@ Every reader checks the checksum of its file (:mod:`cbs.checksum`) and names the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cbs.checksum import read_json, read_parquet
+from cbs.checksum import parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
 from cbs.trial.config import COMMAND
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus
@@ -123,13 +125,25 @@ def measurement(row: dict[str, Any]) -> Measurement:
     return Measurement(**row, others=others)
 
 
-def steps_table(result: TrialResult) -> pa.Table:
+def steps_bytes(result: TrialResult) -> bytes:
+    """Return the file of the per-step columns of a trial; those of trials without any step are alike, made once."""
+    if any(map(len, result.steps.values())) or result.geometries:
+        return parquet_bytes(_steps_table(result.steps, result.geometries))
+    return _no_steps(tuple((name, str(values.dtype)) for name, values in result.steps.items()))
+
+
+@functools.cache
+def _no_steps(columns: tuple[tuple[str, str], ...]) -> bytes:
+    return parquet_bytes(_steps_table({name: np.empty(0, kind) for name, kind in columns}, ()))
+
+
+def _steps_table(steps: Mapping[str, np.ndarray], geometries: Iterable[GeometryColumns]) -> pa.Table:
     """Return the per-step columns of a trial, with their geometries in the metadata of the fields."""
     metadata: dict[str, dict[bytes, str]] = {}
-    for geometry in result.geometries:
+    for geometry in geometries:
         text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
         metadata |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
-    arrays = {name: pa.array(values) for name, values in result.steps.items()}
+    arrays = {name: pa.array(values) for name, values in steps.items()}
     fields = [pa.field(name, array.type, metadata=metadata.get(name)) for name, array in arrays.items()]
     return pa.table(list(arrays.values()), schema=pa.schema(fields))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
@@ -201,6 +201,6 @@ def _least_squares(columns: Sequence[Array], y: Array, confidence: float) -> tup
     if freedom < 1:
         return [Quantity(float(slope)) for slope in slopes[:-1]], rms
     errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * (residual @ residual) / freedom)
-    half = errors * float(stats.t.ppf(0.5 + confidence / 2, freedom))
+    half = errors * float(stdtrit(freedom, 0.5 + confidence / 2))
     ends = zip((slopes - half).tolist(), (slopes + half).tolist(), strict=True)
     return [Quantity(float(slope), pair) for slope, pair in zip(slopes[:-1], ends, strict=False)], rms

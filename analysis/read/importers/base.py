@@ -227,9 +227,10 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
 
 def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
     """Return the value of a column for a run, by our name; nothing if it is empty. A run must have a single value."""
-    first = {repr(cell): row for row, cell in reversed(list(enumerate(table.columns[title]))) if not cells.empty(cell)}
+    column = table.columns[title]
+    first = {repr(cell): row for row, cell in reversed(list(enumerate(column)))}
     facts: dict[str, Any] = {}
-    for row in sorted(first.values()):
+    for row in sorted(row for row in first.values() if not cells.empty(column[row])):
         value = table.cell(row, title, lambda cell: fact(name, cell))
         if facts.setdefault(name, value) != value:
             where = _SCHEDULED if name == "lr" else ""

@@ -6,7 +6,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from cbs.trial.record import TrialResult
 from cbs.trial.store import MANIFEST, Store
 
 _REMEDY = "; choose another folder with --output"
-
-_WRITERS = 8
-"""Number of trials written in parallel; most of the time is spent waiting for the disk."""
 
 
 def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
@@ -78,8 +74,8 @@ def write(
             shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
         store = Store(draft)
         store.prepare()
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            list(pool.map(store.save, results))
+        for result in results:
+            store.save(result, flushed=False)
         store.write_manifest(
             {
                 "name": before["name"],

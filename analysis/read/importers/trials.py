@@ -105,6 +105,8 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
     not whole, or has two different values otherwise is refused.
     """
     steps, rounded = _steps(run, batch_size, settings)
+    if np.all(np.diff(steps) > 0):  # as nearly all do; a table of pandas for each run takes ten times as long
+        return steps, np.asarray(run.values, dtype=float), Counter(rounded=rounded)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
     distinct = points.drop_duplicates()
     standing = _standing(distinct["step"].to_numpy())

@@ -91,7 +91,7 @@ def test_more_runs_are_added_and_the_same_are_refused(tmp_path: Path) -> None:
 def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException): ...
 
-    def killed(*_: Any) -> None:
+    def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
     first, more = source(tmp_path, curves=slice(0, 3)), source(tmp_path, "more.csv", slice(3, None))
@@ -122,11 +122,11 @@ def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
         import_runs([source(tmp_path, curves=slice(0, 3))], tmp_path / "out", settings())
     save, calls = Store.save, []
 
-    def failing(self: Store, result: Any) -> None:
+    def failing(self: Store, result: Any, **how: Any) -> None:
         calls.append(result)
         if len(calls) >= 3:
             raise OSError(28, "No space left on device")
-        save(self, result)
+        save(self, result, **how)
 
     monkeypatch.setattr(Store, "save", failing)
     with pytest.raises(ResultsError, match=r"cannot write .*out: No space left on device"):
