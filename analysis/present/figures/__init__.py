@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 TOGETHER = 6
 """Largest number of optimizers whose curves can be distinguished in one panel."""
 
+MOST_PANELS = 12
+"""Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read."""
+
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 """Columns of the value and its interval, see :func:`about`."""
 
@@ -85,7 +88,8 @@ class FigureKind:
             table = labels.named(table)
             apart = self.apart and table["optimizer"].nunique() > TOGETHER
             by = "optimizer" if apart else self.panel
-            panels = [part for _, part in table.groupby(by, sort=False)] if by else [table]
+            every = [part for _, part in table.groupby(by, sort=False)] if by else [table]
+            panels = every if apart else every[:MOST_PANELS]
             height = style.LOW_PANEL if apart else style.PANEL_HEIGHT
             figure, axes = style.grid(len(panels), page, columns=self.columns, height=height)
             titles = [str(part[by].iloc[0]) if by else "" for part in panels]
@@ -105,6 +109,9 @@ class FigureKind:
             marks = self.marks(table) if self.marks else []
             if marks:
                 style.below(figure, marks)
+            if len(every) > len(panels):
+                words = f"{len(panels)} of {len(every)} panels; the CSV file of this figure has the points of all"
+                figure.suptitle(words, fontsize=8)
         return figure
 
     def said(self, table: pd.DataFrame) -> str:
