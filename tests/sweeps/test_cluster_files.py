@@ -30,7 +30,7 @@ FILES = [*SCRIPTS, *sorted(FOLDER.glob("*.yaml"))]
 def commands(path: Path) -> list[list[str]]:
     """The words of every ``cbs ...`` of a file."""
     text = path.read_text().replace("\\\n", " ")
-    lines = re.findall(r"^ *(?:entrypoint: )?cbs (.*)$", text, re.M)
+    lines = re.findall(r"^ *(?:sweep=\(|sweep\+=\()?cbs (.*?)\)?$", text, re.M)
     return [shlex.split(line) for line in lines]
 
 
@@ -55,38 +55,54 @@ def test_the_guide_names_every_file() -> None:
 
 
 def test_the_job_of_kubernetes_has_what_kuberay_asks_for() -> None:
-    claim, job = yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text())
+    files, claim, job = yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text())
     spec = job["spec"]["rayClusterSpec"]
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    assert job["spec"]["entrypoint"].startswith("cbs sweep ")
+    assert job["spec"]["entrypoint"] == "bash /job/run.sh"
     assert job["spec"]["shutdownAfterJobFinishes"] is True
     assert f"ray=={spec['rayVersion']}" in (ROOT / "constraints.txt").read_text().splitlines()
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     (group,) = spec["workerGroupSpecs"]
     assert group["groupName"]
     assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
-    (output,) = re.findall(r"-o (/\w+)/", job["spec"]["entrypoint"])
+    (output,) = re.findall(r"-o (/\w+)/", files["data"]["run.sh"])
     for part in (spec["headGroupSpec"], group):
         assert all(isinstance(value, str) for value in part["rayStartParams"].values())
         pod = part["template"]["spec"]
         (container,) = pod["containers"]
         assert container["image"]
         assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert [mount["mountPath"] for mount in container["volumeMounts"]] == [output]
-        assert [volume["name"] for volume in pod["volumes"]] == [container["volumeMounts"][0]["name"]]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == [output, "/job"]
+        assert [volume["name"] for volume in pod["volumes"]] == [mount["name"] for mount in container["volumeMounts"]]
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        assert pod["volumes"][1]["configMap"]["name"] == files["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (1, 0), (2, 0), (130, 130), (137, 137)])
+def test_a_typo_makes_no_new_cluster(tmp_path: Path, code: int, told: int) -> None:
+    files = next(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
+    (tmp_path / "cbs").write_text(f"#!/bin/bash\nexit {code}\n")
+    (tmp_path / "cbs").chmod(0o755)
+    script = files["data"]["run.sh"].replace("cd /job", f"cd {tmp_path}")
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run(["bash", "-c", script], env=path, capture_output=True, text=True, check=False)
+    assert ended.returncode == told
+    assert ("NOT DONE" in ended.stdout) == (code in (1, 2))
 
 
 STAND_INS = {
     # What srun is told of nodes comes before the command.
-    "srun": 'while [[ $1 == --* ]]; do shift; done\n[[ $1 == hostname ]] && { echo "$NODE_IP"; exit; }\nexec "$@"',
+    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    "getent": "echo 127.0.1.1 STREAM here",
+    "hostname": 'echo "fe80::1 $NODE_IP 172.17.0.1"',
     "scontrol": '[[ $1 == show ]] && { echo here; echo there; exit; }\necho "$@" >>"$QUEUE"',
     "cbs": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "cli.py"))} "$@"',
-    "ray": f'exec {shlex.quote(str(Path(sys.executable).with_name("ray")))} "$@"',
+    # Ray of before symmetric-run, whose `ray stop` would end every other Ray of this user
+    "ray": f'[[ $1 == symmetric-run ]] && exit 2\nexec {shlex.quote(str(Path(sys.executable).with_name("ray")))} "$@"',
 }
 
 
-def slurm(folder: Path, arguments: list[str], seconds: float) -> int:
+def slurm(folder: Path, arguments: list[str], seconds: float, cores: int = 1) -> int:
     """Run the job of two nodes as Slurm would, on this machine, for so long; returns its exit code."""
     folder.mkdir(exist_ok=True)
     for name, body in STAND_INS.items():
@@ -106,7 +122,7 @@ def slurm(folder: Path, arguments: list[str], seconds: float) -> int:
         "SLURM_JOB_ID": "17",
         "SLURM_JOB_NODELIST": "[here,there]",
         "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_CPUS_PER_TASK": str(cores),
         "SLURM_JOB_END_TIME": str(int(time.time() + seconds)),
     }
     command = ["bash", str(FOLDER / "slurm.sbatch"), *arguments]
@@ -131,14 +147,36 @@ def test_the_job_of_slurm_goes_back_into_the_queue_until_the_sweep_is_done(undis
     assert fits(output) == fits(undisturbed)
 
 
-def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SYMMETRIC = (
+    'while (($#)) && [[ $1 != -- ]]; do echo "$1" >>"$QUEUE.ray"; shift; done; (($#)) || exit 0; shift; exec "$@"'
+)
+"""``ray`` that runs what follows ``--``, and writes down what stands before."""
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
     """Without Ray: a cluster that is there, and a sweep that ends with another exit code than that of its time."""
-    monkeypatch.setitem(STAND_INS, "ray", "exit 0")
+    monkeypatch.setitem(STAND_INS, "ray", SYMMETRIC)
     monkeypatch.setitem(STAND_INS, "cbs", 'echo "$@" >>"$QUEUE.asked"\nexit "$CODE"')
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", str(gpus))
     for code, requeued in {"0": False, "1": False, "2": False, "130": True}.items():
         monkeypatch.setenv("CODE", code)
         folder = tmp_path / code
-        assert slurm(folder, ["--optim", "sgd"], 990.0) == int(code)
+        assert slurm(folder, ["--optim", "sgd"], 990.0, cores=64) == int(code)
         assert (folder / "queue").exists() == requeued
         asked = (folder / "queue.asked").read_text()
-        assert re.fullmatch(r"sweep --optim sgd --address [\d.]+:\d+ --stop-after 9\d\ds\n", asked)
+        address = re.escape(f"{services.get_node_ip_address()}:")
+        cores = 8 if gpus else 1
+        line = rf"sweep --set cpus_per_trial={cores} --optim sgd --address {address}\d+ --stop-after 9\d\ds\n"
+        assert re.fullmatch(line, asked)
+        started = (folder / "queue.ray").read_text().split()
+        assert started[-3:] == ["--min-nodes", "2", "--num-cpus=64"]
+
+
+def test_a_job_of_slurm_waits_for_ray_with_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STAND_INS, "ray", "[[ $1 == symmetric-run ]] && exit 2\n[[ $1 == start ]] && exec sleep 60")
+    monkeypatch.setenv("PATIENCE", "0")
+    assert slurm(tmp_path, [], 990.0) == 1
+    assert "Ray does not start on here" in (tmp_path / "log").read_text()
