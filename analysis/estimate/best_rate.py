@@ -199,7 +199,6 @@ def _one(study: Study, winner: int | None, bottom: Bottom | None, inside: bool) 
         found,
         values=np.where(np.isfinite(found.values) | whole, levels, np.nan) - bottom.saving,
         floors=found.floors - bottom.saving,
-        ceilings=found.ceilings - bottom.saving,
         variance=found.variance + bottom.variance,
         saving=bottom.saving,
         curvature=bottom.curvature,

@@ -159,6 +159,8 @@ def command(
         check_there(program["command"])
     for line in told_secrets(program["command"]):
         note(line)
+    if resources.launch:
+        check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=Limits(), source=None)
     trackers = list(dict.fromkeys(shown["log"] or ()))

@@ -120,6 +120,8 @@ def command(
         check_there(program["command"])
     for line in told_secrets(program["command"]):
         note(line)
+    if resources.launch:
+        check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])
     limit = time_limit(parse_duration(ending["stop_after"], "--stop-after") if ending["stop_after"] else None, began)

@@ -74,20 +74,20 @@ def _within(sweep: Sweep, budgets: Sequence[int]) -> Sweep:
 _INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")
 
 
-def check_there(command: str) -> None:
-    """Check that the program of a command line, and the script that it is given, are there.
+def check_there(command: str, flag: str = "--command") -> None:
+    """Check that the program of the command line of a flag, and the script that it is given, are there.
 
     Raises:
         ConfigError: naming the one that is not.
     """
     program, *words = shlex.split(command)
     if "{" not in program and shutil.which(program) is None:
-        raise ConfigError(f"--command: no program {program!r} is found; check its spelling, or give its whole path")
+        raise ConfigError(f"{flag}: no program {program!r} is found; check its spelling, or give its whole path")
     before_module = itertools.takewhile(lambda word: word not in ("-c", "-m"), words)
     script = next((word for word in before_module if word.endswith((".py", ".sh")) and "{" not in word), None)
     if script is not None and Path(program).name.startswith(_INTERPRETERS) and not Path(script).exists():
         raise ConfigError(
-            f"--command: {script} is not in {Path.cwd()}; check its spelling, or start cbs in the folder that has it, "
+            f"{flag}: {script} is not in {Path.cwd()}; check its spelling, or start cbs in the folder that has it, "
             "because the command runs in the same folder"
         )
 

@@ -17,6 +17,7 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
+from sweeps.external.job import Job
 from sweeps.external.process import Process
 from sweeps.external.trainer import ExternalTrainer
 
@@ -29,6 +30,7 @@ def run_command(
     folder: Path,
     *,
     path: str,
+    launch: str = "",
     monitor: Monitor | None = None,
     alive: Callable[[int], object] = lambda step: None,
 ) -> TrialResult:
@@ -40,6 +42,7 @@ def run_command(
         folder: folder for the program and its output; it is kept. What an earlier attempt left there is moved aside, or
             stays if the program can resume.
         path: working folder of the program.
+        launch: line that starts the program as a job, see :mod:`sweeps.external.job`; empty to start it here.
         monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
         alive: called with the latest step whenever the program has written anything.
 
@@ -56,9 +59,11 @@ def run_command(
     command = trainer.argv(trial, folder, resumed=resumed, port=_free_port())
     curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
-    process = Process(command, folder, path, {FOLDER: str(folder)})
+    environment = {FOLDER: str(folder)}
+    job = Job(trainer.filled(launch, trial, folder), command, environment, folder, path) if launch else None
+    process = Process(job.command if job else command, folder, path, environment)
     try:
-        ending = _watch(process, curve, trial, monitor, alive, started, folder)
+        ending = _watch(process, curve, trial, monitor, alive, started, folder, job)
         words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
     finally:
         process.end()
@@ -107,12 +112,13 @@ def _watch(
     alive: Callable[[int], object],
     started: float,
     folder: Path,
+    job: Job | None,
 ) -> Ending:
-    """Follow the program until it ends or the trial is over."""
+    """Follow the program until it ends or the trial is over; a job in a queue is alive."""
     while True:
         over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * (time.perf_counter() - started))))
         more = curve.update(whole=over and process.code == 0)
-        if process.talked() or curve.changed:
+        if process.talked() or curve.changed or (job and job.waits):
             alive(curve.evaluations[-1].step if curve.evaluations else 0)
         if more or over:
             ending = _stated(folder)[1] or _ending(curve, trial, None if over else monitor)

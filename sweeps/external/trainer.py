@@ -127,6 +127,10 @@ class ExternalTrainer:
                 arguments.append(_filled(token, values))
         return arguments
 
+    def filled(self, line: str, trial: TrialConfig, folder: Path) -> list[str]:
+        """Return the words of a line with its placeholders replaced, such as the ``--launch`` of a trial."""
+        return [_filled(word, self.values(trial, folder)) for word in shlex.split(line)]
+
     def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
         """Return the values of the placeholders."""
         options = {name: _text(value) for name, value in trial.optimizer.options.items()}

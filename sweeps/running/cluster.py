@@ -85,6 +85,8 @@ class Resources:
         cpus_per_trial: number of cores, and of torch threads, of each of these processes.
         gpus_per_trial: number of GPUs, or share of one, that a trial takes; ``None`` for one per worker if there are
             any. An external command may take several; a trial trained by this package takes at most one per worker.
+        launch: line that starts the command of a trial as a job elsewhere, see :mod:`sweeps.external.job`; such a trial
+            takes nothing here.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
         insecure: whether a cluster is used even if it asks nobody for a token.
         trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` to derive it
@@ -96,6 +98,7 @@ class Resources:
     shard: bool = False
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
+    launch: str = ""
     address: str | None = None
     insecure: bool = False
     trial_timeout: float | None = None
@@ -128,7 +131,7 @@ class Resources:
     @property
     def cpus(self) -> int:
         """Number of cores of a trial."""
-        return self.workers_per_trial * self.cpus_per_trial
+        return 1 if self.launch else self.workers_per_trial * self.cpus_per_trial
 
     def check_devices(self, asked: str, *, command: bool) -> None:
         """Refuse GPUs that a trial would hold but not use, and workers that it would not get.
@@ -141,6 +144,11 @@ class Resources:
             ConfigError: with what to give instead.
         """
         workers, gpus = self.workers_per_trial, self.gpus_per_trial
+        if self.launch and (not command or gpus):
+            raise ConfigError(
+                "--launch starts a --command as a job, whose cores and GPUs it says itself, as in --launch 'sbatch "
+                "--wait --gpus 1': " + ("leave out --gpus-per-trial" if command else "give a --command")
+            )
         if command:
             if workers > 1:
                 raise ConfigError(
@@ -160,8 +168,8 @@ class Resources:
 
     def gpus_of_trial(self, device: str) -> float:
         """Return the GPUs of a trial on the connected Ray; by default one per worker if any node has GPUs."""
-        if self.gpus_per_trial is not None:
-            return self.gpus_per_trial
+        if self.gpus_per_trial is not None or self.launch:
+            return self.gpus_per_trial or 0.0
         there = device != "cpu" and any(node.get("GPU", 0) >= 1 for node in _nodes())
         return float(self.workers_per_trial) if there else 0.0
 
@@ -169,6 +177,8 @@ class Resources:
     def local_workers(self) -> int:
         """Number of trials that run at the same time on this machine."""
         room = max(1, (os.cpu_count() or 1) // self.cpus)
+        if self.launch:
+            return self.workers or room
         return min(self.workers or room, room)
 
     def parallel(self, gpus: int) -> int:
@@ -180,7 +190,7 @@ class Resources:
         if self.address is not None:
             return self.workers or 0
         share = float(self.workers_per_trial) if self.gpus_per_trial is None else self.gpus_per_trial
-        if not gpus or not share:
+        if not gpus or not share or self.launch:
             return self.local_workers
         return max(1, min(self.local_workers, int(gpus / share)))
 

@@ -17,6 +17,9 @@ def resource_flags(
         float | None,
         typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
     ] = None,
+    launch: Annotated[
+        str, typer.Option(help="Starts a --command as a job and waits for it: 'sbatch --wait ...'.", hidden=True)
+    ] = "",
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.", hidden=True)] = None,
     insecure: Annotated[
         bool,

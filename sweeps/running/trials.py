@@ -118,7 +118,9 @@ def _result(
         from sweeps.external.run import run_command
 
         folder = store.root / "runs" / config.trial_id
-        return run_command(config, folder, path=setup.path, monitor=watch.monitor, alive=watch.alive)
+        return run_command(
+            config, folder, path=setup.path, launch=setup.launch, monitor=watch.monitor, alive=watch.alive
+        )
     device = pick(config.device, config.precision, place.rank)
     with joined(place.rank, setup.workers, place.meeting, device, setup.silence, setup.shard) as ranks:
         return run_trial(

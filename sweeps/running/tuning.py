@@ -81,6 +81,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         threads=resources.cpus_per_trial,
         workers=resources.workers_per_trial,
         shard=resources.shard,
+        launch=resources.launch,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
         keep=run.search.sweep.keep,

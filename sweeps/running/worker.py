@@ -34,6 +34,7 @@ class Setup:
         silence: seconds without a step or an evaluation after which a trial is stopped.
         workers: number of processes that train one trial together.
         shard: whether each of these processes holds only a part of the model.
+        launch: line that starts a trial's command as a job, see :mod:`sweeps.external.job`.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
     """
 
@@ -44,6 +45,7 @@ class Setup:
     silence: float
     workers: int = 1
     shard: bool = False
+    launch: str = ""
     keep: tuple[int, ...] = ()
 
 
