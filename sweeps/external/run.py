@@ -18,8 +18,9 @@ from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.job import Job
+from sweeps.external.nodes import call_nodes
 from sweeps.external.process import Process
-from sweeps.external.trainer import ExternalTrainer
+from sweeps.external.trainer import ALONE, ExternalTrainer
 
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
 """Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start."""
@@ -31,6 +32,8 @@ def run_command(
     *,
     path: str,
     launch: str = "",
+    nodes: int = 1,
+    meeting: str = "",
     monitor: Monitor | None = None,
     alive: Callable[[int], object] = lambda step: None,
 ) -> TrialResult:
@@ -43,6 +46,8 @@ def run_command(
             stays if the program can resume.
         path: working folder of the program.
         launch: line that starts the program as a job, see :mod:`sweeps.external.job`; empty to start it here.
+        nodes: number of nodes on which it is started; this is the first, see :mod:`sweeps.external.nodes`.
+        meeting: ``name@host`` of these nodes.
         monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
         alive: called with the latest step whenever the program has written anything.
 
@@ -56,7 +61,9 @@ def run_command(
     """
     trainer = ExternalTrainer.of(trial.workload)
     resumed = _prepare(folder, keep=bool(trainer.resume))
-    command = trainer.argv(trial, folder, resumed=resumed, port=_free_port())
+    port = _free_port()
+    node = call_nodes(trainer, folder, meeting, nodes, port, resumed) if nodes > 1 else ALONE
+    command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
     curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
     environment = {FOLDER: str(folder)}

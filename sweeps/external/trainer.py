@@ -29,7 +29,22 @@ FORMATS = {"trainer_state": "huggingface"}
 """Alternative names of formats."""
 
 _COUNTERS = ("step", "examples")
-_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume", "checkpoint")
+_PLACES = (
+    "batch_size",
+    "lr",
+    "seed",
+    "folder",
+    "optimizer",
+    "steps",
+    "port",
+    "resume",
+    "checkpoint",
+    "nodes",
+    "node_rank",
+    "head",
+)
+ALONE = {"nodes": "1", "node_rank": "0", "head": "localhost"}
+"""Values of the placeholders about nodes in a trial on one of them."""
 _SET = ("parent", "max_steps", "max_examples", "prune_factor", "search", "lr_resolution", "within")
 _TOLD = {
     "batch_size": "every batch size would give the same run",
@@ -45,8 +60,8 @@ class ExternalTrainer:
     Attributes:
         command: its command line with the placeholders ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this
             trial alone), ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget),
-            ``{port}`` (a free one), ``{checkpoint}`` (to start from) and ``{resume}``. It is split as a shell would
-            split it, but no shell runs it.
+            ``{port}`` (a free one), ``{nodes}``, ``{node_rank}`` and ``{head}`` (the first node), ``{checkpoint}`` (to
+            start from) and ``{resume}``. It is split as a shell would split it, but no shell runs it.
         metric: name of the metric in its log.
         direction: ``"below"`` or ``"above"``, the side of the target that is better.
         metric_unit: unit of the metric.
@@ -110,13 +125,15 @@ class ExternalTrainer:
         }
         return Choice(name=COMMAND, options=given)
 
-    def argv(self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0) -> list[str]:
+    def argv(
+        self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0, node: Mapping[str, str] = ALONE
+    ) -> list[str]:
         """Return the program and its arguments for one trial.
 
         Raises:
             ConfigError: if the command contains a placeholder that has no value.
         """
-        values = self.values(trial, folder, port)
+        values = self.values(trial, folder, port) | dict(node)
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
             raise ConfigError("--command has {steps}: set the largest number, with --set max_steps=N")
         arguments: list[str] = []
@@ -138,6 +155,7 @@ class ExternalTrainer:
         return (
             options
             | checkpoint
+            | ALONE
             | {
                 "batch_size": str(trial.batch_size),
                 "lr": repr(trial.lr),

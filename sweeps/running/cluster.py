@@ -85,6 +85,8 @@ class Resources:
         cpus_per_trial: number of cores, and of torch threads, of each of these processes.
         gpus_per_trial: number of GPUs, or share of one, that a trial takes; ``None`` for one per worker if there are
             any. An external command may take several; a trial trained by this package takes at most one per worker.
+        nodes_per_trial: number of nodes of a cluster on which a trial's command is started at once, with the cores and
+            GPUs of a trial on each.
         launch: line that starts the command of a trial as a job elsewhere, see :mod:`sweeps.external.job`; such a trial
             takes nothing here.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
@@ -98,6 +100,7 @@ class Resources:
     shard: bool = False
     cpus_per_trial: int = 1
     gpus_per_trial: float | None = None
+    nodes_per_trial: int = 1
     launch: str = ""
     address: str | None = None
     insecure: bool = False
@@ -110,6 +113,13 @@ class Resources:
             raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
         if self.shard and self.workers_per_trial == 1:
             raise ConfigError("shard=true splits a model over the workers of a trial: add --workers-per-trial")
+        if self.nodes_per_trial < 1:
+            raise ConfigError(f"nodes per trial must be at least 1, got {self.nodes_per_trial}")
+        if self.nodes_per_trial > 1 and (self.launch or self.address is None):
+            raise ConfigError(
+                f"nodes_per_trial={self.nodes_per_trial} are nodes of a Ray cluster: "
+                + ("leave out --launch, whose line asks for its own" if self.launch else "give its --address")
+            )
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial
@@ -149,6 +159,8 @@ class Resources:
                 "--launch starts a --command as a job, whose cores and GPUs it says itself, as in --launch 'sbatch "
                 "--wait --gpus 1': " + ("leave out --gpus-per-trial" if command else "give a --command")
             )
+        if self.nodes_per_trial > 1 and not command:
+            raise ConfigError("nodes_per_trial is for a --command: a model trained by cbs has its workers on one node")
         if command:
             if workers > 1:
                 raise ConfigError(
@@ -392,11 +404,10 @@ def check_placement(resources: Resources, gpus: float) -> None:
         ConfigError: if none can; the message says what is asked for and what the nodes have.
     """
     nodes = _nodes()
-    if not any(_holds(node, resources.cpus, gpus) for node in nodes):
+    if sum(_holds(node, resources.cpus, gpus) > 0 for node in nodes) < resources.nodes_per_trial:
         there = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
-        raise ConfigError(
-            f"no node can hold a trial of {resources.cpus} cores and {gpus:g} GPUs: the nodes have {there}"
-        )
+        few = "no node" if resources.nodes_per_trial == 1 else f"no {resources.nodes_per_trial} nodes"
+        raise ConfigError(f"{few} can hold a trial of {resources.cpus} cores and {gpus:g} GPUs: the nodes have {there}")
 
 
 def _nodes() -> list[dict[str, float]]:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.result import NODE_IP, PID, TRIAL_ID
 
-from sweeps.running.worker import Worker
+from sweeps.running.seats import Seat
+from sweeps.running.worker import Setup, Worker
 
 TURN = 0.5
 """Seconds between two heartbeats of a running trial."""
+
+
+def _nodes(setup: Setup) -> tuple[str, list[Callable[[], Any]]]:
+    """Return the address of this node, the first of each trial, and what makes a process on each of the others."""
+    if setup.nodes == 1:
+        return "localhost", []
+    group = ray.util.get_current_placement_group()
+    return ray.util.get_node_ip_address(), [functools.partial(Seat, group, rank) for rank in range(1, setup.nodes)]
 
 
 class Trainable(tune.Trainable):
@@ -25,7 +37,7 @@ class Trainable(tune.Trainable):
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._worker = Worker(config["setup"])
+        self._worker = Worker(config["setup"], *_nodes(config["setup"]))
         self._thread = ThreadPoolExecutor(1)
         self._answer: Future[dict[str, Any]] | None = None
 

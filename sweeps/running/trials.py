@@ -23,6 +23,7 @@ from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
+from sweeps.external.nodes import join_nodes
 from sweeps.folder.bounds import TrialBound
 from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
@@ -65,6 +66,10 @@ def run(
     config = TrialConfig.from_dict(trial)
     watch = Watch(channel, TrialBound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
+    if place.rank and setup.nodes > 1:
+        return join_nodes(
+            config, store.root / "runs" / config.trial_id, setup.path, place.meeting, place.rank, setup.nodes
+        )
     checkpoint = Checkpoint(store.checkpoint_path(config))
     before = settings()
     try:
@@ -118,9 +123,8 @@ def _result(
         from sweeps.external.run import run_command
 
         folder = store.root / "runs" / config.trial_id
-        return run_command(
-            config, folder, path=setup.path, launch=setup.launch, monitor=watch.monitor, alive=watch.alive
-        )
+        where = {"path": setup.path, "launch": setup.launch, "meeting": place.meeting}
+        return run_command(config, folder, **where, nodes=setup.nodes, monitor=watch.monitor, alive=watch.alive)
     device = pick(config.device, config.precision, place.rank)
     with joined(place.rank, setup.workers, place.meeting, device, setup.silence, setup.shard) as ranks:
         return run_trial(

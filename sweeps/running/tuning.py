@@ -81,16 +81,18 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         threads=resources.cpus_per_trial,
         workers=resources.workers_per_trial,
         shard=resources.shard,
+        nodes=resources.nodes_per_trial,
         launch=resources.launch,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
         keep=run.search.sweep.keep,
     )
+    bundles = [{"CPU": float(resources.cpus), "GPU": gpus}] * resources.nodes_per_trial
     scratch, number = temporary_folder(), next(_numbers)
     _runs[number] = Tuning(run, resources)
     try:
         tuner = tune.Tuner(
-            tune.with_resources(Trainable, {"cpu": resources.cpus, "gpu": gpus}),
+            tune.with_resources(Trainable, tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")),
             param_space={"setup": setup, "trial": None, "best_steps": None},
             tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(

@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 import tempfile
+import uuid
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ class Setup:
         silence: seconds without a step or an evaluation after which a trial is stopped.
         workers: number of processes that train one trial together.
         shard: whether each of these processes holds only a part of the model.
+        nodes: number of nodes on which a trial's command is started at once.
         launch: line that starts a trial's command as a job, see :mod:`sweeps.external.job`.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
     """
@@ -45,6 +48,7 @@ class Setup:
     silence: float
     workers: int = 1
     shard: bool = False
+    nodes: int = 1
     launch: str = ""
     keep: tuple[int, ...] = ()
 
@@ -55,7 +59,8 @@ class Place:
 
     Attributes:
         rank: rank of the process; rank 0 reports and stores.
-        meeting: URL through which the processes find each other.
+        meeting: URL through which the processes find each other; of a command on several nodes, a name
+            of their own and the first node, ``name@host``.
         most: largest number of examples of a forward and backward pass that fits into memory, if known.
     """
 
@@ -69,10 +74,13 @@ class Worker:
 
     Args:
         setup: what all trials share.
+        head: address of this node for the others.
+        seats: each makes a process on another node, like :class:`~sweeps.running.child.Child`.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, head: str = "localhost", seats: Sequence[Callable[[], Any]] = ()) -> None:
+        self._setup, self._head = setup, head
+        self._kinds: list[Callable[[], Any]] = [Child] * setup.workers + [*seats]
         self._children: list[Child] = []
         self._where: dict[str, Any] = {}
         self._fitting = PassSizes(setup.store, setup.workers, setup.shard)
@@ -115,7 +123,7 @@ class Worker:
         except CbsError:
             self.close()
             raise
-        unclear = answer["status"] == TrialStatus.OUT_OF_MEMORY or (self._setup.workers > 1 and "message" in answer)
+        unclear = answer["status"] == TrialStatus.OUT_OF_MEMORY or (len(self._kinds) > 1 and "message" in answer)
         if names := answer.pop("changed", None):
             answer.setdefault("notes", []).append(
                 f"trials change {', '.join(names)}, so each of them runs in a new process, which takes seconds: change "
@@ -127,11 +135,13 @@ class Worker:
 
     def _together(self, trial: dict[str, Any], best_steps: float | None, most: int | None) -> dict[str, Any]:
         """Return the answer of rank 0 or, if ranks failed, of the one that is the cause."""
-        while len(self._children) < self._setup.workers:
-            self._children.append(Child())
+        while len(self._children) < len(self._kinds):
+            self._children.append(self._kinds[len(self._children)]())
         folder = tempfile.mkdtemp(prefix="cbs-ranks-") if self._setup.workers > 1 else ""
         meeting = Path(folder, "meeting").absolute().as_uri()
-        pool = ThreadPoolExecutor(self._setup.workers)
+        if self._setup.nodes > 1:
+            meeting = f"{uuid.uuid4().hex}@{self._head}"
+        pool = ThreadPoolExecutor(len(self._children))
         calls = [
             pool.submit(
                 child.call,
@@ -147,19 +157,25 @@ class Worker:
         ]
         try:
             waiting: set[Future[dict[str, Any]]] = set(calls)
-            while waiting and not any(_failed(call) for call in calls):
+            while waiting and not any(_failed(call) for call in calls) and not self._over(calls[0]):
                 _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            if waiting:
+            if waiting and not self._over(calls[0]):
                 wait(waiting, LAST_WORDS)
             failed = [call for call in calls if _failed(call)]
-            cause = min(failed or calls[:1], key=_rank_of_cause)
-            for child in self._children if failed and len(calls) > 1 else ():
+            cause = calls[0] if self._over(calls[0]) else min(failed or calls[:1], key=_rank_of_cause)
+            for child in self._children if failed and len(calls) > 1 else self._children[self._setup.workers :]:
                 child.kill()
             return cause.result()
         finally:
             pool.shutdown()
+            while len(self._children) > self._setup.workers:
+                self._children.pop().close()
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _over(self, first: Future[dict[str, Any]]) -> bool:
+        """Return whether a trial on several nodes is over, which the first of them says for all."""
+        return self._setup.nodes > 1 and first.done()
 
     def where(self) -> dict[str, Any]:
         """Return step, value and time of the latest heartbeat of the running trial, and the machine it runs on."""

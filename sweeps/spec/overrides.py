@@ -53,6 +53,9 @@ RUN = {
     "gpu_hour": RunKey((int, float), "none", "Dollars for an hour of a GPU, in which `--dry-run` prices the answer."),
     "trial_timeout": RunKey((int, float), "none", "Seconds without a step or an evaluation until a trial is stopped."),
     "cpus_per_trial": RunKey(int, "1", "Cores and torch threads of each worker of a trial."),
+    "nodes_per_trial": RunKey(
+        int, "1", "Nodes of a Ray cluster on which `--command` is started for a trial, with `{node_rank}` and `{head}`."
+    ),
     "shard": RunKey(
         bool, "false", "Whether workers of a trial share its weights (FSDP2) or hold copies of them (DDP)."
     ),
