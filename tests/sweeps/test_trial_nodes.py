@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ if rank == "1":
         except ConnectionRefusedError:
             time.sleep(0.05)
 with socket.create_server(("", int(port))) as server:
+    server.settimeout(20)
     other, _ = server.accept()
     other.sendall(b"rank 0")
     with open(out + "/log.jsonl", "a") as log:
@@ -74,12 +76,12 @@ def test_the_nodes_of_a_trial_meet_and_the_first_one_says_when_it_is_over(tmp_pa
 def test_a_node_that_fails_says_how(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     folder.mkdir(parents=True)
-    made = trainer(command=f"{sys.executable} -S -c 'raise SystemExit(\"no disk\")' {PLACES_OF_NODES}")
-    nodes.call_nodes(made, folder, "old@here", 2, 1, False)
-    threading.Timer(0.1, nodes.call_nodes, (made, folder, "new@here", 2, 1, False)).start()
+    made = trainer(command=f"{sys.executable} -S -c 'raise SystemExit(\"port {{port}}\")' {PLACES_OF_NODES}")
+    nodes.call_nodes(made, folder, "old@here", 2, 17, False)
+    threading.Timer(0.1, nodes.call_nodes, (made, folder, "new@here", 2, 18, False)).start()
     answer = nodes.join_nodes(trial(made), folder, str(tmp_path), "new@here", 1, 2)
     assert answer["status"] == "FAILED"
-    assert answer["message"] == "node 1: the command ended with exit code 1; its last output: no disk"
+    assert answer["message"] == "node 1: the command ended with exit code 1; its last output: port 18"
 
 
 class FakeChild:
@@ -89,15 +91,18 @@ class FakeChild:
     made: list[FakeChild]
 
     def __init__(self) -> None:
-        self.rank, self.killed = len(self.made), threading.Event()
+        self.rank, self.killed, self.ended = len(self.made), threading.Event(), True
         self.made.append(self)
 
     def call(self, _: str, setup: Setup, place: Any, *args: Any, **how: Any) -> dict[str, Any]:
         status = self.answers[place.rank]
         assert place.meeting.endswith("@host0")
         if status is None:
-            self.killed.wait(10.0)
+            self.ended = self.killed.wait(2.0)
             return {"status": "FAILED", "message": "killed"}
+        if status == "later":
+            time.sleep(0.05)
+            return {"status": "REACHED"}
         return {"status": status} | ({"message": f"rank {place.rank}"} if status == "FAILED" else {})
 
     def kill(self) -> None:
@@ -111,6 +116,7 @@ class FakeChild:
     [
         ({0: "REACHED", 1: None}, {"status": "REACHED"}),
         ({0: "REACHED", 1: "BUDGET_EXHAUSTED"}, {"status": "REACHED"}),
+        ({0: "later", 1: "FAILED"}, {"status": "REACHED"}),
         ({0: None, 1: "FAILED"}, {"status": "FAILED", "message": "rank 1"}),
         ({0: "FAILED", 1: None}, {"status": "FAILED", "message": "rank 0"}),
     ],
@@ -118,13 +124,14 @@ class FakeChild:
 def test_the_first_node_or_one_that_fails_ends_a_trial(
     answers: dict[int, str | None], said: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(worker, "LAST_WORDS", 10.0 if answers[0] == "later" else 0.01)
     monkeypatch.setattr(worker, "Child", FakeChild)
     FakeChild.answers, FakeChild.made = answers, []
     setup = Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0, nodes=2)
     both = Worker(setup, "host0", [FakeChild])
     assert both.run({"batch_size": 8}, None) == said
     assert FakeChild.made[1].killed.is_set(), "no node goes on"
+    assert all(child.ended for child in FakeChild.made), "nor was it waited for"
     both.close()
 
 
