@@ -78,7 +78,7 @@ def test_a_node_that_fails_says_how(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     made = trainer(command=f"{sys.executable} -S -c 'raise SystemExit(\"port {{port}}\")' {PLACES_OF_NODES}")
     nodes.call_nodes(made, folder, "old@here", 2, 17, False)
-    threading.Timer(0.1, nodes.call_nodes, (made, folder, "new@here", 2, 18, False)).start()
+    threading.Timer(0.5, nodes.call_nodes, (made, folder, "new@here", 2, 18, False)).start()
     answer = nodes.join_nodes(trial(made), folder, str(tmp_path), "new@here", 1, 2)
     assert answer["status"] == "FAILED"
     assert answer["message"] == "node 1: the command ended with exit code 1; its last output: port 18"
