@@ -1,5 +1,6 @@
-"""Callbacks that measure the noise scale in other libraries' training loops; one file per library, none imported
-here.
+"""Callbacks for other libraries' training loops: they measure the noise scale, or report evaluations to a sweep.
+
+One file per library, none imported here.
 """
 
 from __future__ import annotations

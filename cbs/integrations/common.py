@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
 from cbs.noise_scale.probe import REPLICAS
+from cbs.training.reporting import report
 
 
 class Notes:
@@ -75,3 +76,19 @@ def from_text(meter: NoiseScaleMeter, text: str) -> None:
         ConfigError: if it has other geometries or another window.
     """
     meter.load_state_dict(json.loads(text))
+
+
+def report_metrics(step: int, batch_size: int, metrics: Mapping[str, Any], main: str) -> None:
+    """Report all numbers of an evaluation by their names, as :func:`cbs.report` does.
+
+    Args:
+        step: optimizer updates so far.
+        batch_size: examples per update, over all devices and micro-batches.
+        metrics: the numbers, by name; others are left out.
+        main: name of the loss; if there is none of it, the first whose name ends with ``loss`` takes its place.
+    """
+    numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, Tensor))}
+    losses = [name for name in (main, *numbers) if name in numbers and (name == main or name.endswith("loss"))]
+    further = {name: value for name, value in numbers.items() if name not in ("step", "examples", "loss")}
+    if losses:
+        report(step, step * batch_size, numbers[losses[0]], **further)

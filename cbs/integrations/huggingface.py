@@ -1,4 +1,4 @@
-"""Noise scale in training with the Hugging Face ``Trainer``."""
+"""Callbacks for the Hugging Face ``Trainer``: its evaluations for a sweep, and the noise scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, build, from_text, to_text
+from cbs.integrations.common import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
 
@@ -22,6 +22,30 @@ with needed("huggingface", "callbacks of the Trainer"):
     from accelerate.state import GradientState
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import ExportableState
+
+
+class ReportCallback(TrainerCallback):
+    """Reports every evaluation to the sweep that started the run; outside a sweep it does nothing.
+
+    ::
+
+        trainer = Trainer(..., callbacks=[ReportCallback()])
+
+    The batch size is ``per_device_train_batch_size`` times accumulation and data-parallel processes. Step 0 is reported
+    with ``--eval_on_start``. ``--metric`` may name any number of ``metrics``, such as ``eval_loss``.
+    """
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero:
+            batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            report_metrics(state.global_step, batch_size, metrics or {}, "eval_loss")
 
 
 class NoiseScaleCallback(TrainerCallback, ExportableState):

@@ -1,4 +1,4 @@
-"""Noise scale in training with the Lightning ``Trainer``."""
+"""Callbacks for the Lightning ``Trainer``: its validations for a sweep, and the noise scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, build, from_text, to_text
+from cbs.integrations.common import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):
@@ -20,6 +20,40 @@ with needed("lightning", "callbacks of Lightning"):
     except ImportError:
         from pytorch_lightning import Callback  # type: ignore[assignment]
         from pytorch_lightning.utilities import rank_zero_info
+
+
+class LightningReportCallback(Callback):
+    """Reports every validation to the sweep that started the run; outside a sweep it does nothing.
+
+    ::
+
+        trainer = Trainer(..., callbacks=[LightningReportCallback()])
+
+    ``--metric`` may name any number that was logged before, such as ``val_loss``. Validation before training is step 0:
+    ``trainer.validate(module)`` in front of ``trainer.fit(module)``.
+
+    Args:
+        batch_size: examples per update, over all devices and micro-batches; by default ``batch_size`` of the training
+            DataLoader times accumulation and processes.
+    """
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        self.batch_size = batch_size
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if (
+            trainer.sanity_checking
+            or not trainer.is_global_zero
+            or not (trainer.state.fn == "fit" or not trainer.global_step)
+        ):
+            return
+        size = self.batch_size
+        if size is None and trainer.global_step:
+            size = getattr(trainer.train_dataloader, "batch_size", None)
+            if size is None:
+                raise ConfigError("the training data is no DataLoader with a batch_size: pass batch_size= per update")
+            size *= trainer.accumulate_grad_batches * trainer.world_size
+        report_metrics(trainer.global_step, size or 0, trainer.callback_metrics, "val_loss")
 
 
 class LightningNoiseScaleCallback(Callback):

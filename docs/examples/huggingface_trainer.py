@@ -15,9 +15,9 @@ cbs branch --command 'python huggingface_trainer.py --batch {batch_size} --lr {l
 import argparse
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from cbs import report
+from cbs.integrations.huggingface import ReportCallback
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8, help="sequences per update, over all devices and micro-batches")
@@ -39,11 +39,6 @@ def sequences(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     start = torch.randint(WORDS, (count, 1), generator=torch.Generator().manual_seed(seed))
     words = (start + torch.arange(LENGTH)) % WORDS
     return [{"input_ids": row, "labels": row} for row in words]
-
-
-class Report(TrainerCallback):
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        report(state.global_step, state.global_step * arguments.batch, metrics["eval_loss"])
 
 
 torch.manual_seed(arguments.seed)
@@ -71,6 +66,6 @@ trainer = Trainer(
     ),
     train_dataset=sequences(4096, seed=1),
     eval_dataset=sequences(64, seed=2),
-    callbacks=[Report()],
+    callbacks=[ReportCallback()],
 )
 trainer.train(resume_from_checkpoint=arguments.resume)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
+import json
 import re
 import sys
 import warnings
@@ -23,7 +24,7 @@ from tests.kinds import kinds
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from cbs.integrations.huggingface import NoiseScaleCallback  # noqa: E402
+from cbs.integrations.huggingface import NoiseScaleCallback, ReportCallback  # noqa: E402
 
 ROUNDING = 1e-4
 """Squared norms are exact to 1e-6 in float32, and the moments are differences of those within a factor of ten."""
@@ -97,6 +98,7 @@ def trainer(folder: Path, callbacks: list[Any], examples: int = 8 * STEPS, **arg
         options,
         data_collator=None if witness is None else witness.collate,
         train_dataset=sequences(examples),
+        eval_dataset=sequences(8),
         callbacks=callbacks,
     )
 
@@ -289,3 +291,15 @@ def test_the_install_command_is_named_where_transformers_is_missing(monkeypatch:
     monkeypatch.delitem(sys.modules, "cbs.integrations.huggingface")
     with pytest.raises(MissingDependencyError, match=re.escape('pip install "critical-batch-size[huggingface]"')):
         importlib.import_module("cbs.integrations.huggingface")
+
+
+def test_every_evaluation_is_reported_with_its_step_and_examples(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("CBS_FOLDER", str(tmp_path))
+    trained = trainer(
+        tmp_path, [ReportCallback()], max_steps=4, eval_strategy="steps", eval_steps=2, eval_on_start=True
+    )
+    trained.train()
+    rows = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["examples"]) for row in rows] == [(0, 0), (2, 16), (4, 32)]
+    logged = [entry["eval_loss"] for entry in trained.state.log_history if "eval_loss" in entry]
+    assert [row["loss"] for row in rows] == [row["eval_loss"] for row in rows] == logged

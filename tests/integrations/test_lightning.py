@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import re
 import sys
 import warnings
@@ -27,7 +28,7 @@ from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402
 
-from cbs.integrations.lightning import LightningNoiseScaleCallback  # noqa: E402
+from cbs.integrations.lightning import LightningNoiseScaleCallback, LightningReportCallback  # noqa: E402
 
 ROUNDING = 1e-10
 """The network is in float64, and the two sides differ in the order of sums."""
@@ -299,3 +300,41 @@ def test_the_install_command_is_named_where_lightning_is_missing(monkeypatch: py
     monkeypatch.delitem(sys.modules, "cbs.integrations.lightning")
     with pytest.raises(MissingDependencyError, match=re.escape('pip install "critical-batch-size[lightning]"')):
         importlib.import_module("cbs.integrations.lightning")
+
+
+def test_every_validation_is_reported_with_the_updates_made_and_their_examples(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("CBS_FOLDER", str(tmp_path))
+
+    class Validated(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch: Tensor, number: int) -> Tensor:
+            return (self.weight - batch).square().mean()
+
+        def validation_step(self, batch: Tensor, number: int) -> None:
+            self.log("val_loss", (self.weight - 1).square())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.25)
+
+    module, loader = Validated(), torch.utils.data.DataLoader(torch.ones(24), batch_size=2)
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
+    trained = lightning.Trainer(
+        accelerator="cpu", callbacks=[LightningReportCallback()], max_steps=6, accumulate_grad_batches=2,
+        val_check_interval=4, **quiet,
+    )  # fmt: skip
+    trained.validate(module, loader, verbose=False)
+    trained.fit(module, loader, loader)
+    trained.validate(module, loader, verbose=False)
+    rows = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["examples"], row["val_loss"]) for row in rows] == [
+        (step, 4 * step, 0.25**step) for step in (0, 2, 4, 6)
+    ]
+    with pytest.raises(ConfigError, match="pass batch_size="):
+        lightning.Trainer(accelerator="cpu", callbacks=[LightningReportCallback()], max_steps=4, **quiet).fit(
+            module, torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=None), loader
+        )
