@@ -21,7 +21,7 @@ from analysis.read import cells
 from analysis.read.importers.files import below
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, of_rows
-from cbs.errors import DataError
+from cbs.errors import ConfigError, DataError
 from cbs.registry import Registry
 
 ANY_TABLE, COLUMNS, LAYOUT = range(3)
@@ -92,15 +92,17 @@ class Claim:
 
 
 class Importer(Protocol):
-    """An import format. Implementations have no state.
+    """An import format. Implementations have no state but what stands in parentheses after their name.
 
     Attributes:
         expected: description of a source of the format, for the message if there is none.
         marks: pattern of the names of its files, and a name for such files; for formats that are recognised by them.
+        form: what stands in parentheses after the name of the format, which is then the argument of the constructor.
     """
 
     expected: str
     marks: tuple[str, str] = ("", "")
+    form: str = ""
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
@@ -117,6 +119,19 @@ class Importer(Protocol):
 
 
 IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers", derived_from=Importer)
+
+
+def importer(format: str) -> Importer:
+    """Return the importer of a format; parentheses after its name hold what it is given: ``stdout(step=..., ...)``.
+
+    Raises:
+        ConfigError: if the name is unknown, or the format takes nothing.
+    """
+    name, opening, rest = format.strip().partition("(")
+    made = IMPORTERS[name]
+    if opening and not made.form:
+        raise ConfigError(f"the format {name} takes nothing in parentheses, got {format!r}")
+    return made(rest.removesuffix(")")) if made.form else made()  # type: ignore[call-arg]
 
 
 def run_of(

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.phrases import plural
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, importer
 from analysis.read.importers.epochs import on_epochs
 from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
@@ -171,12 +171,12 @@ def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
 
 
 def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[ImportedRun]:
-    importer, imported, read_notes = IMPORTERS[format](), [], list[str]()
+    reader, imported, read_notes = importer(format), [], list[str]()
     for source in sources:
         with _readable(source):
-            runs = list(importer.read(source, settings, read_notes))
+            runs = list(reader.read(source, settings, read_notes))
         if not runs:
-            raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *read_notes]))
+            raise DataError("; ".join([f"no runs as {format} at {source}: expected {reader.expected}", *read_notes]))
         imported += runs
     notes += dict.fromkeys(read_notes)
     return imported

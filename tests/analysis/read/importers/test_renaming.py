@@ -3,7 +3,7 @@
 A format is in here by what its own test file has: ``write_run(top, rows, config)`` writes one run whose every row of
 ``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, and
 ``HAS_CONFIG = False`` says that ``config`` has no place in the format. Where every row is a run of its own
-(``ROWS_ARE_RUNS = True``) that file tests its columns itself.
+(``ROWS_ARE_RUNS = True``) that file tests its columns itself; so does ``test_printed.py`` for what programs print.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from analysis.read.importers import IMPORTERS, import_runs
+from analysis.read.importers.printed import Printed
 from analysis.read.importers.settings import AXES, CONFIG
 from cbs.errors import DataError
 from tests.analysis.read.importers.sources import settings, write_csv
@@ -22,7 +23,8 @@ from tests.analysis.read.importers.sources import settings, write_csv
 FORMATS = [
     name
     for name in IMPORTERS
-    if not getattr(importlib.import_module(f"tests.analysis.read.importers.test_{name}"), "ROWS_ARE_RUNS", False)
+    if not issubclass(IMPORTERS[name], Printed)
+    and not getattr(importlib.import_module(f"tests.analysis.read.importers.test_{name}"), "ROWS_ARE_RUNS", False)
 ]
 TOLD = {"batch_size": 16, "lr": 0.25, "seed": 3, "parameters": 7}
 KNOWN = {"batch_size": "4", "optimizer": "adamw", "lr": "1e-3"}

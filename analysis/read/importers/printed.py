@@ -1,0 +1,125 @@
+r"""What programs print, read by patterns: format ``stdout`` is given them, a known program has them in its own file.
+
+A pattern is a regular expression, searched in the output without colours and with one line per redrawing of a progress
+bar. Its group ``step`` counts the updates made before the measurement; a group ``update`` is the number of the update
+that was being made, so that a loss of its batch was measured one update earlier. Every other group names a metric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from analysis.read.importers.base import COLUMNS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.files import below, read
+from analysis.read.importers.settings import AXES, Settings
+from analysis.read.table import of_rows
+from cbs.errors import DataError
+
+NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b"
+"""Pattern of a number as programs print it, with or without commas between thousands."""
+
+_SUFFIXES = ("*.log", "*.txt", "*.out")
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LOOKED_AT = 3
+WAS_UPDATE = (
+    "a loss of a training batch was measured before the update that is printed beside it: 1 was taken from its step"
+)
+
+
+def group(name: str, pattern: str = NUMBER) -> str:
+    """Return the pattern of a number with a name."""
+    return f"(?P<{name}>{pattern})"
+
+
+class Printed(Importer):
+    """The output of a program, one run per file.
+
+    Attributes:
+        lines: patterns of a measurement.
+        once: patterns of what holds for the whole run: facts about it, the ``tokens`` of an update, or ``name`` and
+            ``value`` of a setting.
+        doubt: a metric, and what to know about it.
+        counts_tokens: the program's name for the tokens per example, if it prints only the tokens of an update.
+    """
+
+    expected = "a file with what the program printed, or a folder of files that end in .log, .txt or .out"
+    lines: ClassVar[tuple[str, ...]] = ()
+    once: ClassVar[tuple[str, ...]] = ()
+    doubt: ClassVar[tuple[str, str]] = ("", "")
+    counts_tokens: ClassVar[str] = ""
+
+    def claims(self, source: str) -> Claim | None:
+        """Claim the files that end as logs do if one of the first has a line of the format."""
+        files = [path for suffix in _SUFFIXES for path in below(Path(source), suffix)]
+        seen = any(self.rows(output_of(path)) for path in files[:_LOOKED_AT])
+        return Claim.of(files if seen else (), "files with lines that the program prints", COLUMNS)
+
+    def files(self, source: str) -> list[Path]:
+        top = Path(source)
+        return [top] if top.is_file() else sorted(path for suffix in _SUFFIXES for path in below(top, suffix))
+
+    def rows(self, output: str) -> list[dict[str, Any]]:
+        """Return the measurements in the order in which they were printed."""
+        found = [(match.start(), match.groupdict()) for line in self.lines for match in re.finditer(line, output)]
+        return [counted(row) for _, row in sorted(found, key=lambda each: each[0])]
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
+        for path in self.files(source):
+            output = output_of(path)
+            table = of_rows(str(path), self.rows(output), "measurement")
+            facts, config = self._stated(path, output, settings)
+            name = path.name if path == Path(source) else str(path.relative_to(source))
+            about: dict[str, Any] = {
+                "aliases": (str(path), path.stem),
+                "files": (path,),
+                "facts": facts,
+                "config": config,
+            }
+            if settings.measured not in table.columns:
+                yield ImportedRun(name=name, place=str(path), metrics=list(table.columns), **about)
+                continue
+            unit = next((each for each in AXES if each in table.columns), "step")
+            yield run_of(table, settings, settings.axis(unit, unit), name=name, **about)
+            if any("<update>" in line and f"<{settings.measured}>" in line for line in self.lines):
+                notes.append(WAS_UPDATE)
+            if settings.measured == self.doubt[0]:
+                notes.append(self.doubt[1])
+
+    def _stated(self, path: Path, output: str, settings: Settings) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the facts and the settings that a run prints; it must not contradict itself."""
+        facts: dict[str, Any] = {}
+        config: dict[str, str] = {}
+        for match in (match for pattern in self.once for match in re.finditer(pattern, output)):
+            said = match.groupdict()
+            if "name" in said:
+                config[said["name"]] = said["value"].strip()
+                continue
+            for name, text in said.items():
+                amount = float(text.replace(",", ""))
+                if facts.setdefault(name, amount) != amount:
+                    raise DataError(
+                        f"{path}: the {name} of an update is {facts[name]:g} at first and {amount:g} later; a curve "
+                        "has one batch size"
+                    )
+        each = settings.tokens_per_example
+        tokens = facts.pop("tokens", None)
+        if tokens is not None and each is not None:
+            facts["batch_size"] = tokens / each
+        if "batch_size" in facts and settings.batch_unit == "tokens" and each is not None:
+            facts["batch_size"] *= each
+        return facts, config
+
+
+def output_of(path: Path) -> str:
+    """Return what a program printed to a file, without codes of colours and with one kind of line break."""
+    text = read(path, lambda content: content.decode("utf-8", "replace"))
+    return _CODES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def counted(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measurement from the texts of its groups, with the updates made before it as its step."""
+    numbers = {name: float(text.replace(",", "")) for name, text in row.items() if text is not None}
+    return {"step": numbers.pop("update") - 1, **numbers} if "update" in numbers else numbers

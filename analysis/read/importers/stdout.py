@@ -1,0 +1,83 @@
+r"""Format ``stdout(step=PATTERN, metric=PATTERN)``: what any program prints, by two regular expressions.
+
+Each is searched in every line, and the number is what its parentheses enclose; a pattern without parentheses stands for
+the first number after it. In place of ``step``, ``examples`` or ``tokens`` may count. Both numbers have to be on one
+line: the step of an earlier line need not be that of the measurement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun
+from analysis.read.importers.printed import NUMBER, Printed, counted
+from analysis.read.importers.settings import AXES, Settings
+from cbs.errors import ConfigError, DataError
+
+_METRIC = "metric"
+_KEY = re.compile(rf"(?:^|,)\s*({'|'.join((*AXES, _METRIC))})\s*=\s*")
+
+
+@IMPORTERS.register("stdout")
+class Stdout(Printed):
+    """Lines in which both patterns are found.
+
+    Args:
+        patterns: ``step=PATTERN, metric=PATTERN``; without any it recognises nothing.
+    """
+
+    form = "step=PATTERN, metric=PATTERN"
+
+    def __init__(self, patterns: str | None = None) -> None:
+        _, *parts = _KEY.split(patterns or "")
+        self.patterns = {key: _compiled(key, text) for key, text in zip(parts[::2], parts[1::2], strict=True)}
+        if patterns is not None and (len(self.patterns) != 2 or _METRIC not in self.patterns):
+            raise ConfigError(
+                f"stdout({patterns}): write stdout({self.form}), as in "
+                r"'stdout(step=step (\d+):, metric=val loss ([\d.]+))'"
+            )
+
+    def claims(self, source: str) -> Claim | None:
+        return None
+
+    def rows(self, output: str) -> list[dict[str, Any]]:
+        """Return the measurements in the order in which they were printed.
+
+        Raises:
+            DataError: if a pattern has several numbers in a line, or none of the lines has both.
+        """
+        rows, hits = [], dict.fromkeys(self.patterns, 0)
+        for line in output.split("\n"):
+            found = {key: {match[1] for match in pattern.finditer(line)} for key, pattern in self.patterns.items()}
+            for key, numbers in found.items():
+                hits[key] += bool(numbers)
+                if len(numbers) > 1 and all(found.values()):
+                    raise DataError(
+                        f"{key}= finds {' and '.join(sorted(numbers))} in the line {line.strip()!r}: make it match one"
+                    )
+            if all(found.values()):
+                rows.append(counted({key: numbers.pop() for key, numbers in found.items()}))
+        if not rows:
+            counts = ", ".join(f"{key}= in {count}" for key, count in hits.items())
+            raise DataError(f"both patterns have to be found in one line; of {len(output.splitlines())}: {counts}")
+        return rows
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
+        renamed = dataclasses.replace(settings, columns={**settings.columns, str(settings.metric): _METRIC})
+        return super().read(source, renamed, notes)
+
+
+def _compiled(key: str, text: str) -> re.Pattern[str]:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    try:
+        pattern = re.compile(text)
+        if pattern.groups > 1:
+            raise ConfigError(f"{key}={text} has {pattern.groups} groups: write (?:...) for those that are no number")
+        return pattern if pattern.groups else re.compile(rf"{text}\D*?({NUMBER})")
+    except re.error as error:
+        raise ConfigError(f"{key}={text} is no regular expression: {error}") from None
