@@ -117,7 +117,7 @@ def command(
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_seeds
         from cbs.trial.store import Store
-        from sweeps.external.asked import asked_sweep, check_there, told_secrets
+        from sweeps.external.asked import asked_sweep, check_there, told_first
         from sweeps.launching.loop import carry_out, prepare
         from sweeps.launching.policies.branch import Branch
         from sweeps.outlook.progress import Progress
@@ -157,11 +157,11 @@ def command(
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:
         check_there(program["command"])
-    for line in told_secrets(program["command"]):
-        note(line)
     if resources.launch:
         check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
+    for line in told_first(sweep, resources.cpus):
+        note(line)
     policy.check(sweep, limits=Limits(), source=None)
     trackers = list(dict.fromkeys(shown["log"] or ()))
     for name in trackers:

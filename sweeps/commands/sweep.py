@@ -76,7 +76,7 @@ def command(
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_duration
         from cbs.trial.store import MANIFEST, Store
-        from sweeps.external.asked import asked_sweep, check_there, told_secrets
+        from sweeps.external.asked import asked_sweep, check_there, told_first
         from sweeps.folder.manifest import merged_manifest
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
@@ -106,7 +106,7 @@ def command(
         named,
         budget=asked["budget"] is not None,
         finds=finds,
-        more_seeds=not (finds and asked["seeds"]),
+        more_seeds=not (finds and asked["seeds"]) and (program["command"] is None or "{seed}" in program["command"]),
         usual=recipe.usual_precision,
     )
     outer, asked["axis"] = split_axes(asked["axis"] or ())
@@ -118,11 +118,11 @@ def command(
     resources = Resources(**machines, **run_settings)
     if program["command"] and resources.address is None:
         check_there(program["command"])
-    for line in told_secrets(program["command"]):
-        note(line)
     if resources.launch:
         check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
+    for line in told_first(sweep, resources.cpus):
+        note(line)
     policy.check(sweep, limits=limits, source=asked["from_"])
     limit = time_limit(parse_duration(ending["stop_after"], "--stop-after") if ending["stop_after"] else None, began)
     trackers = list(dict.fromkeys(shown["log"] or ()))

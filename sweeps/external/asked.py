@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.phrases import plural
 from cbs.command_line import masked
 from cbs.errors import ConfigError
 from cbs.training.parents import parent_at
-from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by
+from cbs.trial.config import COMMAND
+from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
@@ -47,6 +49,11 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
+        if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.seeds) > 1:
+            raise ConfigError(
+                f"--command has no {{seed}}: {len(sweep.seeds)} seeds would be one run, counted several times; add it, "
+                "or give --seeds 1"
+            )
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
         sweep = _within(sweep, budgets) if finds else sweep
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
@@ -80,7 +87,8 @@ def check_there(command: str, flag: str = "--command") -> None:
     Raises:
         ConfigError: naming the one that is not.
     """
-    program, *words = shlex.split(command)
+    words = shlex.split(command)
+    program, *words = words[len(variables_of(words)) :] or [""]
     if "{" not in program and shutil.which(program) is None:
         raise ConfigError(f"{flag}: no program {program!r} is found; check its spelling, or give its whole path")
     before_module = itertools.takewhile(lambda word: word not in ("-c", "-m"), words)
@@ -92,14 +100,33 @@ def check_there(command: str, flag: str = "--command") -> None:
         )
 
 
-def told_secrets(command: str | None) -> list[str]:
-    """Return a note if a program is given a key, a token or a password, which every record of the sweep would hold."""
-    if not command or masked(command) == command:
+def told_first(sweep: Sweep, cores: int) -> list[str]:
+    """Return what the user should know about an external program before any trial starts, one line each.
+
+    Args:
+        sweep: the sweep.
+        cores: number of cores of a trial.
+    """
+    if sweep.workload.name != COMMAND:
         return []
-    return [
-        f"note: results hold the program's command line as it is, also what is *** in {masked(command)}; give it in an "
-        "environment variable instead"
-    ]
+    trainer = ExternalTrainer.of(sweep.workload)
+    lines = [f"each trial has {plural(cores, 'core')} (OMP_NUM_THREADS={cores}); --set cpus_per_trial=N gives it more"]
+    if "seed" not in trainer.places:
+        lines.append(
+            "the command has no {seed}: every trial runs once, and as no seeds show how much runs scatter, the "
+            "intervals are wide"
+        )
+    if trainer.reads == "wandb":
+        lines.append(
+            "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: every "
+            "trial runs to its own end; what the program prints can be followed, see --reads 'stdout(...)'"
+        )
+    if (shown := masked(trainer.command)) != trainer.command:
+        lines.append(
+            f"results hold the program's command line as it is, also what is *** in {shown}; give it in an environment "
+            "variable instead"
+        )
+    return [f"note: {line}" for line in lines]
 
 
 def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.read.importers import IMPORTERS, ImportedRun
+from analysis.read.importers import ImportedRun
+from analysis.read.importers.base import importer
 from analysis.read.importers.trials import clean, measurements
 from cbs.errors import ConfigError, DataError, reason
 from cbs.training.reporting import REPORTS, SETTINGS, checked
@@ -24,10 +25,14 @@ from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
 from sweeps.external.trainer import REPORT, ExternalTrainer
 
-_LINES = (".jsonl", ".csv", ".tsv")
+_LINES = (".jsonl", ".csv", ".tsv", ".log")
 """Suffixes of files that are written line by line: what follows the last line break is not yet complete."""
 
 _SAME = ("batch_size", "lr", "seed")
+
+
+class AnotherTrialError(DataError):
+    """The log belongs to a run with other settings than the trial's; it will not change."""
 
 
 class LoggedCurve:
@@ -44,11 +49,12 @@ class LoggedCurve:
         evaluations: evaluations in order of steps.
         changed: whether any file was written between the last two reads.
         problem: why the log could not be read the last time, in one line; empty if it could.
+        hopeless: whether the problem will stay, whatever the program writes.
     """
 
     def __init__(self, trainer: ExternalTrainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
         self.evaluations: list[Measurement] = []
-        self.problem, self.changed = "", False
+        self.problem, self.changed, self.hopeless = "", False, False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
 
@@ -79,7 +85,7 @@ class LoggedCurve:
             self._check_begin(measured)
         except (DataError, OSError) as error:
             # A file may be read while it is being written; an error matters only once the program has ended.
-            self.problem = reason(error)
+            self.problem, self.hopeless = reason(error), isinstance(error, AnotherTrialError)
             return False
         self.problem = ""
         before, self.evaluations = len(self.evaluations), measured
@@ -96,11 +102,12 @@ class LoggedCurve:
             )
 
     def _files(self) -> dict[Path, tuple[int, int]]:
-        """Return size and modification time of every regular file in the folder, except the program's output and its
-        report of settings. Pipes are skipped, because reading one would block."""
+        """Return size and modification time of the program's output, if that is the log, else of every other regular
+        file in the folder except its report of settings. Pipes are skipped, because reading one would block."""
         files = {}
+        prints = self._trainer.prints
         for root, _, names in os.walk(self._folder):
-            for path in (Path(root) / name for name in names if name not in (OUTPUT, SETTINGS)):
+            for path in (Path(root) / name for name in names if name != SETTINGS and (name == OUTPUT) is prints):
                 try:
                     about = path.stat()
                 except FileNotFoundError:  # a temporary file of the program
@@ -118,7 +125,7 @@ class LoggedCurve:
             try:
                 return self._reported(copy / REPORTS) if self._trainer.reads == REPORT else self._points(copy)
             except DataError as error:
-                raise DataError(str(error).replace(scratch, str(self._folder))) from None
+                raise type(error)(str(error).replace(scratch, str(self._folder))) from None
 
     def _reported(self, source: Path) -> tuple[Array, Array]:
         """Return the steps and values that were passed to :func:`cbs.report`."""
@@ -162,7 +169,7 @@ class LoggedCurve:
         """Return steps and values in order, each step once."""
         trial = self._trial
         settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})
-        runs = list(IMPORTERS[format or self._trainer.reads]().read(str(source), settings, []))
+        runs = list(importer(format or self._trainer.reads).read(str(source), settings, []))
         named = {name for run in runs for name in run.metrics}
         measured = [run for run in runs if len(run.values)]
         if len(measured) > 1:
@@ -176,7 +183,10 @@ class LoggedCurve:
         for name in _SAME:
             fact = run.facts.get(name)
             if fact is not None and float(fact) != float(getattr(trial, name)):
-                raise DataError(f"the log says that {name} is {fact}, but the trial's is {getattr(trial, name)}")
+                raise AnotherTrialError(
+                    f"the log says that {name} is {float(fact):g}, but the trial's is {getattr(trial, name)}"
+                    + "; does the command count devices and accumulation?" * (name == "batch_size")
+                )
         back = np.flatnonzero(np.diff(run.axis) < 0)
         if len(back) and not self._resumed:
             last, then = run.axis[back[0] : back[0] + 2]

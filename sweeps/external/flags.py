@@ -17,7 +17,11 @@ def program_flags(
     ] = None,
     reads: Annotated[
         str,
-        typer.Option(help="Its log: report, csv, jsonl, tensorboard, ...", show_default=False, hidden=True),
+        typer.Option(
+            help="Its log: report, csv, tensorboard, nanogpt, 'stdout(step=..., metric=...)', ...",
+            show_default=False,
+            hidden=True,
+        ),
     ] = "report",
     metric: Annotated[str | None, typer.Option(help="Its metric; of a workload, a further one.", hidden=True)] = None,
     direction: Annotated[str | None, typer.Option(help="Better is below or above the target.", hidden=True)] = None,

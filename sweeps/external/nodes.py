@@ -13,11 +13,10 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
-from cbs.training.reporting import FOLDER
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from sweeps.external.process import Process
-from sweeps.external.trainer import ExternalTrainer
+from sweeps.external.trainer import ExternalTrainer, environment_of
 
 FILE = "nodes.json"
 LOOK, PATIENCE = 0.2, 300.0
@@ -40,7 +39,9 @@ def call_nodes(
     return _values(meeting, nodes, 0)
 
 
-def join_nodes(trial: TrialConfig, folder: Path, path: str, meeting: str, rank: int, nodes: int) -> dict[str, Any]:
+def join_nodes(
+    trial: TrialConfig, folder: Path, path: str, meeting: str, rank: int, nodes: int, threads: int = 1
+) -> dict[str, Any]:
     """Run the program of a trial on a node other than the first; returns its ``status``, with a ``message`` if it has
     failed. What it prints is in ``output.log`` of the folder ``node-RANK`` in that of the trial."""
     trainer, told, waited = ExternalTrainer.of(trial.workload), dict[str, Any](), 0.0
@@ -51,10 +52,10 @@ def join_nodes(trial: TrialConfig, folder: Path, path: str, meeting: str, rank: 
         waited += LOOK
         told = json.loads((folder / FILE).read_text()) if (folder / FILE).exists() else {}
     node = _values(meeting, nodes, rank)
-    command = trainer.argv(trial, folder, resumed=told["resumed"], port=told["port"], node=node)
+    variables, command = trainer.argv(trial, folder, resumed=told["resumed"], port=told["port"], node=node)
     own = folder / f"node-{rank}"
     own.mkdir(exist_ok=True)
-    process = Process(command, own, path, {FOLDER: str(folder)})
+    process = Process(command, own, path, environment_of(folder, threads, variables))
     try:
         while not process.wait(1.0):
             process.talked()

@@ -22,7 +22,7 @@ GRACE = 10.0
 _TAIL, _LINES = 4096, 3
 
 MOST_OUTPUT = 2**26
-"""Bytes of output that are kept, so that a program with endless output does not fill the disk."""
+"""Bytes of output that are kept unless it is the log, so that endless output does not fill the disk."""
 
 
 class Process:
@@ -34,6 +34,7 @@ class Process:
         path: working folder of the program.
         environment: environment variables to add to those of this process.
         grace: seconds that the program has to end when it is told to.
+        most: bytes of output that are kept.
 
     Attributes:
         code: exit code, negative for a signal; ``None`` while the program runs, or if its guard was killed.
@@ -46,10 +47,11 @@ class Process:
         path: str,
         environment: Mapping[str, str],
         grace: float = GRACE,
+        most: float = MOST_OUTPUT,
     ) -> None:
         self.code: int | None = None
         self.running = True
-        self._grace, self._heard = grace, 0
+        self._grace, self._heard, self._most = grace, 0, most
         # The file stays open, because the program may delete its folder; it is appended to even after it was truncated.
         self._output = open(folder / OUTPUT, "a+b", buffering=0)  # noqa: SIM115 - closed in :meth:`end`
         self._guard = subprocess.Popen(
@@ -78,7 +80,7 @@ class Process:
     def talked(self) -> bool:
         """Return whether the program has printed anything since the last call; output that is too long is truncated."""
         before, self._heard = self._heard, os.fstat(self._output.fileno()).st_size
-        if self._heard > MOST_OUTPUT:
+        if self._heard > self._most:
             tail = self._tail()
             self._output.truncate(0)
             self._output.write(tail)

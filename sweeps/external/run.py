@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import socket
 import time
@@ -12,18 +13,18 @@ from typing import Any
 from analysis.read.importers.trials import no_steps
 from cbs.errors import DataError, ResultsError, reason
 from cbs.files import move
-from cbs.training.reporting import FOLDER
 from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.job import Job
 from sweeps.external.nodes import call_nodes
-from sweeps.external.process import Process
-from sweeps.external.trainer import ALONE, ExternalTrainer
+from sweeps.external.process import MOST_OUTPUT, Process
+from sweeps.external.trainer import ALONE, ExternalTrainer, environment_of
 
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
-"""Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start."""
+"""Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start. A log that takes
+long to read is read less often, for at most that fraction of the time."""
 
 
 def run_command(
@@ -34,6 +35,7 @@ def run_command(
     launch: str = "",
     nodes: int = 1,
     meeting: str = "",
+    threads: int = 1,
     monitor: Monitor | None = None,
     alive: Callable[[int], object] = lambda step: None,
 ) -> TrialResult:
@@ -48,6 +50,7 @@ def run_command(
         launch: line that starts the program as a job, see :mod:`sweeps.external.job`; empty to start it here.
         nodes: number of nodes on which it is started; this is the first, see :mod:`sweeps.external.nodes`.
         meeting: ``name@host`` of these nodes.
+        threads: number of cores of the trial, which programs take from ``OMP_NUM_THREADS``.
         monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
         alive: called with the latest step whenever the program has written anything.
 
@@ -63,12 +66,13 @@ def run_command(
     resumed = _prepare(folder, keep=bool(trainer.resume))
     port = _free_port()
     node = call_nodes(trainer, folder, meeting, nodes, port, resumed) if nodes > 1 else ALONE
-    command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
+    variables, command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
+    environment = environment_of(folder, threads, variables)
     curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
-    environment = {FOLDER: str(folder)}
     job = Job(trainer.filled(launch, trial, folder), command, environment, folder, path) if launch else None
-    process = Process(job.command if job else command, folder, path, environment)
+    most = math.inf if trainer.prints else MOST_OUTPUT
+    process = Process(job.command if job else command, folder, path, environment, most=most)
     try:
         ending = _watch(process, curve, trial, monitor, alive, started, folder, job)
         words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
@@ -122,11 +126,17 @@ def _watch(
     job: Job | None,
 ) -> Ending:
     """Follow the program until it ends or the trial is over; a job in a queue is alive."""
+    reading = 0.0
     while True:
-        over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * (time.perf_counter() - started))))
+        passed = time.perf_counter() - started
+        over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * passed), reading / SHARE))
+        began = time.perf_counter()
         more = curve.update(whole=over and process.code == 0)
+        reading = time.perf_counter() - began
         if process.talked() or curve.changed or (job and job.waits):
             alive(curve.evaluations[-1].step if curve.evaluations else 0)
+        if curve.hopeless:
+            return TrialStatus.FAILED, curve.problem
         if more or over:
             ending = _stated(folder)[1] or _ending(curve, trial, None if over else monitor)
             if ending is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 import shlex
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, value_text
+from cbs.training.reporting import FOLDER
 from cbs.trial.config import COMMAND, ENDLESS, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell
@@ -49,8 +53,10 @@ _SET = ("parent", "max_steps", "max_examples", "prune_factor", "search", "lr_res
 _TOLD = {
     "batch_size": "every batch size would give the same run",
     "lr": "every learning rate would give the same run",
-    "seed": "every seed would give the same run, and one run would count as several",
 }
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_BUILT_IN, _OPERATORS = ("cd", "source", ".", "export", "ulimit", "module"), ("&&", "||", "|", ";", "&", ">", ">>", "<")
+"""Words that only a shell knows: as the program, and anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +67,15 @@ class ExternalTrainer:
         command: its command line with the placeholders ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this
             trial alone), ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget),
             ``{port}`` (a free one), ``{nodes}``, ``{node_rank}`` and ``{head}`` (the first node), ``{checkpoint}`` (to
-            start from) and ``{resume}``. It is split as a shell would split it, but no shell runs it.
+            start from) and ``{resume}``. It is split as a shell would split it, but no shell runs it. Environment
+            variables may stand before the program.
         metric: name of the metric in its log.
         direction: ``"below"`` or ``"above"``, the side of the target that is better.
         metric_unit: unit of the metric.
         example_unit: what one example is.
         tokens_per_example: number of tokens per example, if examples have tokens.
         reads: format of its log: ``"report"`` for what :func:`cbs.report` writes, or a format that ``cbs import``
-            reads.
+            reads, of a file or of what the program prints.
         columns: names of columns in the log, by the name that this package uses.
         resume: what ``{resume}`` is replaced by if an earlier attempt at the same trial was cut short; otherwise it is
             replaced by nothing.
@@ -86,22 +93,43 @@ class ExternalTrainer:
 
     def __post_init__(self) -> None:
         from analysis.read.importers import IMPORTERS
+        from analysis.read.importers.base import importer
 
         if self.metric in _COUNTERS:
             raise ConfigError(
                 f"--metric {self.metric} measures progress, not quality: name the metric that has the target"
             )
         format = FORMATS.get(self.reads, self.reads)
-        if format != REPORT and format not in IMPORTERS:
+        if format != REPORT and format.partition("(")[0] not in IMPORTERS:
             known = ", ".join([REPORT, *IMPORTERS, *FORMATS])
             raise ConfigError(f"--reads {self.reads}: no such format; known are {known}")
         object.__setattr__(self, "reads", format)
-        named = {name for token in self._tokens for name in _fields(token)}
+        counts = "" if format == REPORT else getattr(importer(format), "counts_tokens", "")
+        if counts and self.tokens_per_example is None:
+            raise ConfigError(
+                f"--reads {format}: the program prints the tokens of an update, which are compared with the batch "
+                f"size: give its {counts} as --tokens-per-example N"
+            )
+        words = self._tokens
+        program = words[len(variables_of(words)) :][:1]
+        for word in (*(each for each in program if each in _BUILT_IN), *(each for each in words if each in _OPERATORS)):
+            line = "..." if {"'", '"'} & {*self.command} else self.command
+            raise ConfigError(
+                f"--command has {word!r}, but no shell runs it: write bash -c and a line in quotes, as in "
+                f"--command \"bash -c '{line}'\""
+            )
+        named = self.places
         for name, what in _TOLD.items():
             if name not in named:
-                raise ConfigError(f"--command has no {{{name}}}: {what}")
-        if self.reads != REPORT and "folder" not in named:
-            raise ConfigError("--command has no {folder}, so the program cannot know where to write its log")
+                strange = sorted(named - {*_PLACES})
+                near = get_close_matches(name, strange, n=1, cutoff=0.5) or strange
+                instead = f" but {{{near[0]}}}: if that is it, write {{{name}}}; without it" if near else ":"
+                raise ConfigError(f"--command has no {{{name}}}{instead} {what}")
+        if self.reads != REPORT and not self.prints and "folder" not in named:
+            raise ConfigError(
+                "--command has no {folder}, so the program cannot know where to write its log; what it prints is read "
+                "by --reads 'stdout(step=PATTERN, metric=PATTERN)'"
+            )
         if self.resume and "resume" not in named:
             raise ConfigError("--resume is given, but --command has no {resume}")
         if "resume" in named and "{resume}" not in self._tokens:
@@ -110,6 +138,19 @@ class ExternalTrainer:
             )
         if "resume" in named and not self.resume:
             raise ConfigError("--command has {resume}: give what replaces it, as in --resume --resume")
+
+    @property
+    def places(self) -> set[str]:
+        """Names in braces in the command."""
+        return {name for token in self._tokens for name in _fields(token)}
+
+    @property
+    def prints(self) -> bool:
+        """Whether the log is what the program prints."""
+        from analysis.read.importers.base import importer
+        from analysis.read.importers.printed import Printed
+
+        return self.reads != REPORT and isinstance(importer(self.reads), Printed)
 
     @classmethod
     def of(cls, workload: Choice) -> ExternalTrainer:
@@ -127,8 +168,8 @@ class ExternalTrainer:
 
     def argv(
         self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0, node: Mapping[str, str] = ALONE
-    ) -> list[str]:
-        """Return the program and its arguments for one trial.
+    ) -> tuple[dict[str, str], list[str]]:
+        """Return the environment variables of the command, and the program and its arguments, for one trial.
 
         Raises:
             ConfigError: if the command contains a placeholder that has no value.
@@ -142,7 +183,8 @@ class ExternalTrainer:
                 arguments += [_filled(part, values) for part in shlex.split(self.resume)] if resumed else []
             else:
                 arguments.append(_filled(token, values))
-        return arguments
+        count = len(variables_of(arguments))
+        return dict(word.split("=", 1) for word in arguments[:count]), arguments[count:]
 
     def filled(self, line: str, trial: TrialConfig, folder: Path) -> list[str]:
         """Return the words of a line with its placeholders replaced, such as the ``--launch`` of a trial."""
@@ -240,7 +282,7 @@ def trained_by(
         lr_rule=sweep.lr_rule,
         search=sweep.search,
         lr_resolution=sweep.lr_resolution,
-        seeds=sweep.seeds,
+        seeds=sweep.seeds if "seed" in trainer.places else sweep.seeds[:1],
         target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
         max_steps=ENDLESS,
         max_examples=0,
@@ -259,10 +301,16 @@ def trained_by(
     lines: dict[str, str] = {}
     for text in made.choices:
         trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
-        line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
+        variables, words = trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True)
+        line = shlex.join([*map("=".join, variables.items()), *words])
         if (other := lines.setdefault(line, text)) != text:
             raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would give the same run")
     return made
+
+
+def variables_of(words: Sequence[str]) -> list[str]:
+    """Return the words ``NAME=VALUE`` that stand before the program."""
+    return list(itertools.takewhile(_VARIABLE.fullmatch, words))
 
 
 def _fields(token: str) -> Iterator[str]:
@@ -280,10 +328,19 @@ def _fields(token: str) -> Iterator[str]:
 def _filled(token: str, values: Mapping[str, str]) -> str:
     for name in _fields(token):
         if name not in values:
-            known = ", ".join(sorted({*values, *_PLACES}))
-            raise ConfigError(f"--command has {{{name}}}, which is none of {known}")
+            known = sorted({*values, *_PLACES})
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {{{near[0]}}}?" if near else ""
+            raise ConfigError(f"--command has {{{name}}}, which is none of {', '.join(known)}{hint}")
     return token.format(**values)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else value_text(value)
+
+
+def environment_of(folder: Path, threads: int, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what is added to the environment of a program in the folder of its trial, which has ``threads`` cores;
+    ``variables`` are those of its command."""
+    # Python holds back what it prints to a file, so that the log would be empty for minutes
+    return {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads), **variables}

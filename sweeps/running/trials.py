@@ -67,9 +67,8 @@ def run(
     watch = Watch(channel, TrialBound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     if place.rank and setup.nodes > 1:
-        return join_nodes(
-            config, store.root / "runs" / config.trial_id, setup.path, place.meeting, place.rank, setup.nodes
-        )
+        folder = store.root / "runs" / config.trial_id
+        return join_nodes(config, folder, setup.path, place.meeting, place.rank, setup.nodes, setup.threads)
     checkpoint = Checkpoint(store.checkpoint_path(config))
     before = settings()
     try:
@@ -123,8 +122,17 @@ def _result(
         from sweeps.external.run import run_command
 
         folder = store.root / "runs" / config.trial_id
-        where = {"path": setup.path, "launch": setup.launch, "meeting": place.meeting}
-        return run_command(config, folder, **where, nodes=setup.nodes, monitor=watch.monitor, alive=watch.alive)
+        return run_command(
+            config,
+            folder,
+            path=setup.path,
+            launch=setup.launch,
+            nodes=setup.nodes,
+            meeting=place.meeting,
+            threads=setup.threads,
+            monitor=watch.monitor,
+            alive=watch.alive,
+        )
     device = pick(config.device, config.precision, place.rank)
     with joined(place.rank, setup.workers, place.meeting, device, setup.silence, setup.shard) as ranks:
         return run_trial(

@@ -13,6 +13,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import labels
 from cbs.trial.config import (
+    COMMAND,
     CONSTANT,
     Choice,
     EvaluationPlan,
@@ -291,14 +292,17 @@ class Sweep:
         return self.lr_grid(study.optimizer) if self.lr_rule is None else (self.lr_rule.at(study.batch_size),)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
-        """Return the learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own.
+        """Return the learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own; a search
+        starts at those of AdamW where only an external program knows the optimizer.
 
         Raises:
             ConfigError: if none are given and it has none of its own.
         """
         if self.lr_rule is not None:
             return tuple(sorted(set(map(self.lr_rule.at, self.batch_sizes))))
-        grid = self.lrs or OPTIMIZERS[self.choices[optimizer].name].lr_grid
+        name = self.choices[optimizer].name
+        theirs = self.workload.name == COMMAND and name not in OPTIMIZERS
+        grid = self.lrs or OPTIMIZERS["adamw" if theirs else name].lr_grid
         if not grid:
             raise ConfigError(
                 f"optimizer {optimizer!r} has no learning rates to start from: give --lrs, or a default lr, or an "

@@ -10,7 +10,7 @@ from analysis.read.importers.printed import Printed, group
 
 
 @IMPORTERS.register("megatron")
-class Megatron(Printed):
+class MegatronLM(Printed):
     """``val_loss``, and ``loss``: the mean over the updates since the last line."""
 
     lines = (

@@ -1,0 +1,151 @@
+"""Programs that know nothing of the sweep and only print: how their lines are followed, and what is said beforehand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import Choice
+from cbs.trial.record import TrialResult, TrialStatus
+from sweeps.external.asked import check_there, told_first
+from sweeps.external.run import run_command
+from sweeps.external.trainer import trained_by
+from sweeps.spec.spec import Sweep
+from tests.sweeps.test_external import trainer, trial
+
+ROOT = Path(__file__).parents[2]
+PLACES = "{batch_size} {lr}"
+NANOGPT = '''
+"""Prints what nanoGPT prints, of runs whose steps to a loss of 3 are (40 + 640 / B) (1 + log2(lr / 0.004)^2 / 20)."""
+import math, os, sys, time
+given = dict(word[2:].split("=") for word in sys.argv[1:] if word.startswith("--"))
+size, lr = int(given["batch_size"]), float(given["learning_rate"])
+accumulation = int(given.get("gradient_accumulation_steps", 40))
+print(f"tokens per iteration will be: {size * accumulation * int(given.get('block_size', 256)):,}")
+steps = (40 + 640 / size) * (1 + math.log2(lr / 0.004) ** 2 / 20)
+for step in range(0, 2001, int(given["eval_interval"])):
+    loss = 5.5 * math.exp(-step / steps * math.log(5.5 / 3))
+    print(f"step {step}: train loss {loss + 0.01:.4f}, val loss {loss:.4f}")
+    print(f"iter {step}: loss {loss + 0.1:.4f}, time 30.79ms, mfu 0.01%")
+time.sleep(0 if given.get("ends") else 60)
+'''
+
+
+def sweep(*names: str) -> Sweep:
+    return Sweep(
+        name="x",
+        workload=Choice(name="text"),
+        optimizers=tuple(Choice(name=name) for name in names),
+        batch_sizes=(8,),
+        seeds=(4, 5),
+    )
+
+
+def run(tmp_path: Path, words: str, **options: Any) -> TrialResult:
+    (tmp_path / "train.py").write_text(NANOGPT)
+    command = f"{sys.executable} -S train.py --batch_size={{batch_size}} --learning_rate={{lr}} --block_size=32 {words}"
+    made = trainer(command, **{"reads": "nanogpt", "tokens_per_example": 32, "metric": "val_loss", **options})
+    return run_command(trial(made, lr=0.004), tmp_path / "run", path=str(tmp_path))
+
+
+@pytest.mark.parametrize("reads", ["nanogpt", "stdout(step=step, metric=val loss)"])
+def test_a_program_that_only_prints_is_followed_while_it_runs(reads: str, tmp_path: Path) -> None:
+    result = run(tmp_path, "--eval_interval=20 --gradient_accumulation_steps=1", reads=reads)
+    assert result.status is TrialStatus.REACHED, result.message  # although it holds back its output and never ends
+    assert result.timing["seconds"] < 30
+    assert [(row.step, row.value) for row in result.evaluations[:2]] == [(0, 5.5), (20, 4.9715)]
+
+
+def test_a_program_that_prints_another_batch_size_is_ended_at_once(tmp_path: Path) -> None:
+    result = run(tmp_path, "--eval_interval=20")
+    assert result.status is TrialStatus.FAILED
+    assert result.timing["seconds"] < 30
+    assert "the log says that batch_size is 320, but the trial's is 8; does the command count" in result.message
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        ("train {batch} {lr} {seed}", {}, r"no {batch_size} but {batch}: if that is it, write {batch_size}"),
+        ("train {bs} {lr} {seed}", {}, r"no {batch_size} but {bs}"),
+        ("train {batch_size} {learning_rate}", {}, r"no {lr} but {learning_rate}"),
+        ("train {lr}", {}, r"no {batch_size}: every batch size would give the same run"),
+        (f"cd x && train {PLACES}", {}, r"has 'cd', but no shell runs it: .*\"bash -c 'cd x && train"),
+        (f"A=1 train {PLACES} > log", {}, r"has '>', but no shell runs it"),
+        (f"train {PLACES}", {"reads": "jsonl"}, r"no {folder}.*--reads 'stdout\(step=PATTERN"),
+        (f"train {PLACES}", {"reads": "nanogpt"}, r"give its block_size as --tokens-per-example"),
+        (f"train {PLACES}", {"reads": "stdout(step=x)"}, r"write stdout\(step=PATTERN"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_names_what_can(command: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.sub(r"([{}])", r"\\\1", said)):
+        trainer(command, **{"reads": "report", **options})
+
+
+def test_what_only_a_shell_would_read_is_left_alone_inside_words() -> None:
+    trainer(f"bash -c 'cd x && train {PLACES} > log'", reads="report")
+    trainer(f"train {PLACES} --data . --name 'a;b'", reads="report")
+
+
+def test_variables_before_the_program_are_no_program(tmp_path: Path) -> None:
+    check_there(f"A=1 B='x y' {sys.executable} -c pass")
+    with pytest.raises(ConfigError, match="no program 'nosuchprogram'"):
+        check_there("A=1 nosuchprogram")
+    program = "import os; print(os.environ['A'], os.environ['B'], os.environ['OMP_NUM_THREADS'])"
+    made = trainer(f'A={{seed}} B="x y" {sys.executable} -Sc "{program}" {PLACES}', reads="report")
+    run_command(trial(made), tmp_path / "run", path=str(tmp_path), threads=2)
+    assert (tmp_path / "run" / "output.log").read_text() == "3 x y 2\n"
+
+
+def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
+    made = trained_by(trainer(f"train {PLACES}", reads="report"), sweep("adamw"), 1.0, ())
+    assert made.seeds == (4,)
+    lines = told_first(made, 2)
+    assert "each trial has 2 cores (OMP_NUM_THREADS=2)" in lines[0]
+    assert "no {seed}" in lines[1]
+    assert "intervals are wide" in lines[1]
+    asked = trained_by(trainer(f"train {PLACES} {{seed}} {{folder}}", reads="wandb"), sweep("adamw"), 1.0, ())
+    assert asked.seeds == (4, 5)
+    (_, waits) = told_first(asked, 1)
+    assert "every trial runs to its own end" in waits
+    assert told_first(sweep("adamw"), 1) == []
+
+
+def test_a_program_may_have_an_optimizer_that_nobody_else_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OPTIMIZERS, "fallback", None)  # other people's libraries, which take seconds to import
+    made = trained_by(trainer(f"train {PLACES} {{optimizer}}", reads="report"), sweep("mine2", "adamw"), 1.0, ())
+    assert made.lr_grid("mine2") == made.lr_grid("adamw")
+    assert made.replace(lrs=(0.5,)).lr_grid("mine2") == (0.5,)
+    with pytest.raises(ConfigError, match="unknown optimizer 'mine2'"):
+        sweep("mine2").lr_grid("mine2")
+
+
+@pytest.mark.slow
+def test_nanogpt_unmodified_is_swept_answered_and_drawn_by_the_commands_of_its_page(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NANOGPT)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "train_shakespeare_char.py").touch()
+    page = (ROOT / "docs" / "nanogpt.md").read_text()
+    commands = [line.replace("\\\n", " ") for line in re.findall(r"^cbs (?:.*\\\n)*.*", page, re.M)]
+    assert [command.split()[1] for command in commands] == ["sweep", "analyze", "report"]
+    for command in commands:
+        words = shlex.split(command.replace("python train.py", f"{sys.executable} -S train.py"))
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=600,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        if words[1] == "analyze":
+            assert "least_product" in done.stdout
+            low, high = map(float, re.search(r"adamw +\S+ \[([\d.]+), ([\d.]+)\]", done.stdout).groups())
+            assert low < 16 < high
+    assert (tmp_path / "results/nanogpt/analysis/figures/steps.png").exists()
