@@ -45,6 +45,8 @@ OTHERS = {
         "--save_strategy",
         "--save_steps",
         "--eval_steps",
+        *("--disable_tqdm", "--decay_lr", "--device", "--compile", "--rampup-batch-size", "--train.log_interval"),
+        *("--train.min_lr", "--lr_scheduler.decay_ratio"),
     ),
 }
 """Flags of other programs that the pages speak of."""

@@ -51,7 +51,7 @@ class Printed(Importer):
     doubt: ClassVar[tuple[str, str]] = ("", "")
     counts_tokens: ClassVar[str] = ""
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim the files that end as logs do if one of the first has a line of the format."""
         files = [path for suffix in _SUFFIXES for path in below(Path(source), suffix)]
         seen = any(self.rows(output_of(path)) for path in files[:_LOOKED_AT])
