@@ -95,7 +95,7 @@ EXAMPLES = {
 
 def test_commands_of_the_examples_can_be_pasted() -> None:
     commands = [words for parts in EXAMPLES.values() for part in parts for words in pasted(part)]
-    assert len(commands) == 6
+    assert len(commands) == 5
     for words in commands:
         understood(*split(words))
 

@@ -52,10 +52,10 @@ def join_nodes(
         waited += LOOK
         told = json.loads((folder / FILE).read_text()) if (folder / FILE).exists() else {}
     node = _values(meeting, nodes, rank)
-    variables, command = trainer.argv(trial, folder, resumed=told["resumed"], port=told["port"], node=node)
+    command = trainer.argv(trial, folder, resumed=told["resumed"], port=told["port"], node=node)
     own = folder / f"node-{rank}"
     own.mkdir(exist_ok=True)
-    process = Process(command, own, path, environment_of(folder, threads, variables))
+    process = Process(command, own, path, environment_of(folder, threads))
     try:
         while not process.wait(1.0):
             process.talked()

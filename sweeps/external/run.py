@@ -66,8 +66,8 @@ def run_command(
     resumed = _prepare(folder, keep=bool(trainer.resume))
     port = _free_port()
     node = call_nodes(trainer, folder, meeting, nodes, port, resumed) if nodes > 1 else ALONE
-    variables, command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
-    environment = environment_of(folder, threads, variables)
+    command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
+    environment = environment_of(folder, threads)
     curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
     job = Job(trainer.filled(launch, trial, folder), command, environment, folder, path) if launch else None

@@ -110,14 +110,10 @@ class ExternalTrainer:
                 f"--reads {format}: the program prints the tokens of an update, which are compared with the batch "
                 f"size: give its {counts} as --tokens-per-example N"
             )
-        words = self._tokens
-        program = words[len(variables_of(words)) :][:1]
-        for word in (*(each for each in program if each in _BUILT_IN), *(each for each in words if each in _OPERATORS)):
-            line = "..." if {"'", '"'} & {*self.command} else self.command
-            raise ConfigError(
-                f"--command has {word!r}, but no shell runs it: write bash -c and a line in quotes, as in "
-                f"--command \"bash -c '{line}'\""
-            )
+        words = self._tokens[len(variables_of(self._tokens)) :]
+        for place, word in enumerate(words):
+            if word in _OPERATORS or (place == 0 and word in _BUILT_IN):
+                raise ConfigError(f"--command has {word!r}, but no shell runs it: write bash -c '...' around the line")
         named = self.places
         for name, what in _TOLD.items():
             if name not in named:
@@ -168,8 +164,8 @@ class ExternalTrainer:
 
     def argv(
         self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0, node: Mapping[str, str] = ALONE
-    ) -> tuple[dict[str, str], list[str]]:
-        """Return the environment variables of the command, and the program and its arguments, for one trial.
+    ) -> list[str]:
+        """Return the program and its arguments for one trial; the program is ``env`` if variables stand before it.
 
         Raises:
             ConfigError: if the command contains a placeholder that has no value.
@@ -183,8 +179,7 @@ class ExternalTrainer:
                 arguments += [_filled(part, values) for part in shlex.split(self.resume)] if resumed else []
             else:
                 arguments.append(_filled(token, values))
-        count = len(variables_of(arguments))
-        return dict(word.split("=", 1) for word in arguments[:count]), arguments[count:]
+        return ["env", *arguments] if variables_of(arguments) else arguments
 
     def filled(self, line: str, trial: TrialConfig, folder: Path) -> list[str]:
         """Return the words of a line with its placeholders replaced, such as the ``--launch`` of a trial."""
@@ -301,8 +296,7 @@ def trained_by(
     lines: dict[str, str] = {}
     for text in made.choices:
         trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
-        variables, words = trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True)
-        line = shlex.join([*map("=".join, variables.items()), *words])
+        line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
         if (other := lines.setdefault(line, text)) != text:
             raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would give the same run")
     return made
@@ -339,8 +333,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else value_text(value)
 
 
-def environment_of(folder: Path, threads: int, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what is added to the environment of a program in the folder of its trial, which has ``threads`` cores;
-    ``variables`` are those of its command."""
+def environment_of(folder: Path, threads: int) -> dict[str, str]:
+    """Return what is added to the environment of a program in the folder of its trial, which has ``threads`` cores."""
     # Python holds back what it prints to a file, so that the log would be empty for minutes
-    return {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads), **variables}
+    return {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}

@@ -116,10 +116,23 @@ def test_every_place_is_filled_and_no_shell_is_asked() -> None:
         resume="--from {folder}/last",
     )
     one = trial(made, optimizer=Choice(name="adamw", options={"beta2": 0.95}), lr=1e-5, max_steps=70)
-    variables = {"A": "1", "B": "x=3"}
-    first = ["train", "--note=a b; rm x", "--b=8", "1e-05", "3", "there/x", "adamw", "0.95", "70", "{x}"]
-    assert made.argv(one, Path("there"), resumed=False) == (variables, first)
-    assert made.argv(one, Path("there"), resumed=True) == (variables, [*first, "--from", "there/last"])
+    first = [
+        "env",
+        "A=1",
+        "B=x=3",
+        "train",
+        "--note=a b; rm x",
+        "--b=8",
+        "1e-05",
+        "3",
+        "there/x",
+        "adamw",
+        "0.95",
+        "70",
+        "{x}",
+    ]
+    assert made.argv(one, Path("there"), resumed=False) == first
+    assert made.argv(one, Path("there"), resumed=True) == [*first, "--from", "there/last"]
 
 
 def test_every_program_has_a_port_of_its_own(tmp_path: Path) -> None:
@@ -338,7 +351,7 @@ def test_a_sweep_to_a_budget_needs_no_target_but_a_program_that_is_told_its_step
     made = trained_by(trainer(f"train {PLACES} {{steps}}"), sweep, None, (), (80,))
     one = made.trial(Cell("adamw", 8, 0), 0.1)
     assert (one.max_steps, one.stops_at_target, one.target.metric) == (10, False, "loss")
-    assert trainer(f"train {PLACES} {{steps}}").argv(one, Path("x"), resumed=False)[1][-1] == "10"
+    assert trainer(f"train {PLACES} {{steps}}").argv(one, Path("x"), resumed=False)[-1] == "10"
 
 
 def test_a_budget_and_a_monitor_end_it(run: Any) -> None:

@@ -24,14 +24,12 @@ NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan
 _SUFFIXES = ("*.log", "*.txt", "*.out")
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LOOKED_AT = 3
-WAS_UPDATE = (
-    "a loss of a training batch was measured before the update that is printed beside it: 1 was taken from its step"
-)
+WAS_UPDATE = "a loss of a training batch was measured before its update: 1 was taken from the step that is printed"
 
 
-def group(name: str, pattern: str = NUMBER) -> str:
+def group(name: str) -> str:
     """Return the pattern of a number with a name."""
-    return f"(?P<{name}>{pattern})"
+    return f"(?P<{name}>{NUMBER})"
 
 
 class Printed(Importer):
@@ -39,7 +37,7 @@ class Printed(Importer):
 
     Attributes:
         lines: patterns of a measurement.
-        once: patterns of what holds for the whole run: facts about it, the ``tokens`` of an update, or ``name`` and
+        once: patterns of what holds for the whole run: its ``batch_size``, the ``tokens`` of an update, or ``name`` and
             ``value`` of a setting.
         doubt: a metric, and what to know about it.
         counts_tokens: the program's name for the tokens per example, if it prints only the tokens of an update.
@@ -70,42 +68,35 @@ class Printed(Importer):
         for path in self.files(source):
             output = output_of(path)
             table = of_rows(str(path), self.rows(output), "measurement")
-            facts, config = self._stated(path, output, settings)
             name = path.name if path == Path(source) else str(path.relative_to(source))
-            about: dict[str, Any] = {
-                "aliases": (str(path), path.stem),
-                "files": (path,),
-                "facts": facts,
-                "config": config,
-            }
-            if settings.measured not in table.columns:
-                yield ImportedRun(name=name, place=str(path), metrics=list(table.columns), **about)
-                continue
+            facts, config = self._stated(path, output, settings)
             unit = next((each for each in AXES if each in table.columns), "step")
-            yield run_of(table, settings, settings.axis(unit, unit), name=name, **about)
-            if any("<update>" in line and f"<{settings.measured}>" in line for line in self.lines):
-                notes.append(WAS_UPDATE)
-            if settings.measured == self.doubt[0]:
-                notes.append(self.doubt[1])
+            yield run_of(
+                table, settings, settings.axis(unit, unit), name=name, aliases=(str(path), path.stem), files=(path,),
+                facts=facts, config=config,
+            )  # fmt: skip
+            of_update = any("<update>" in line and f"<{settings.measured}>" in line for line in self.lines)
+            notes += [WAS_UPDATE] * of_update + [self.doubt[1]] * (settings.measured == self.doubt[0])
 
     def _stated(self, path: Path, output: str, settings: Settings) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the facts and the settings that a run prints; it must not contradict itself."""
         facts: dict[str, Any] = {}
         config: dict[str, str] = {}
-        for match in (match for pattern in self.once for match in re.finditer(pattern, output)):
-            said = match.groupdict()
+        for said in (match.groupdict() for pattern in self.once for match in re.finditer(pattern, output)):
             if "name" in said:
                 config[said["name"]] = said["value"].strip()
                 continue
-            for name, text in said.items():
-                amount = float(text.replace(",", ""))
-                if facts.setdefault(name, amount) != amount:
-                    raise DataError(
-                        f"{path}: the {name} of an update is {facts[name]:g} at first and {amount:g} later; a curve "
-                        "has one batch size"
-                    )
-        each = settings.tokens_per_example
-        tokens = facts.pop("tokens", None)
+            ((name, amount),) = counted(said).items()
+            if facts.setdefault(name, amount) != amount:
+                raise DataError(
+                    f"{path}: the {name} of an update is {facts[name]:g} at first and {amount:g} later; a curve has one"
+                )
+        each, tokens = settings.tokens_per_example, facts.pop("tokens", None)
+        if tokens is not None and each is None:
+            raise DataError(
+                f"{path}: an update has {tokens:g} tokens, which are compared with the batch size: give "
+                f"{self.counts_tokens} as --tokens-per-example N"
+            )
         if tokens is not None and each is not None:
             facts["batch_size"] = tokens / each
         if "batch_size" in facts and settings.batch_unit == "tokens" and each is not None:
@@ -119,7 +110,7 @@ def output_of(path: Path) -> str:
     return _CODES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def counted(row: Mapping[str, Any]) -> dict[str, Any]:
+def counted(row: Mapping[str, str | None]) -> dict[str, Any]:
     """Return a measurement from the texts of its groups, with the updates made before it as its step."""
     numbers = {name: float(text.replace(",", "")) for name, text in row.items() if text is not None}
     return {"step": numbers.pop("update") - 1, **numbers} if "update" in numbers else numbers

@@ -44,22 +44,19 @@ class Stdout(Printed):
         return None
 
     def rows(self, output: str) -> list[dict[str, Any]]:
-        """Return the measurements in the order in which they were printed.
-
-        Raises:
-            DataError: if a pattern has several numbers in a line, or none of the lines has both.
-        """
+        """Return the measurements; lines in which a pattern has several numbers, or none with both, are an error."""
         rows, hits = [], dict.fromkeys(self.patterns, 0)
         for line in output.split("\n"):
             found = {key: {match[1] for match in pattern.finditer(line)} for key, pattern in self.patterns.items()}
+            hits = {key: hits[key] + bool(numbers) for key, numbers in found.items()}
+            if not all(found.values()):
+                continue
             for key, numbers in found.items():
-                hits[key] += bool(numbers)
-                if len(numbers) > 1 and all(found.values()):
+                if len(numbers) > 1:
                     raise DataError(
-                        f"{key}= finds {' and '.join(sorted(numbers))} in the line {line.strip()!r}: make it match one"
+                        f"{key}= finds {' and '.join(sorted(numbers))} in {line.strip()!r}: make it match one"
                     )
-            if all(found.values()):
-                rows.append(counted({key: numbers.pop() for key, numbers in found.items()}))
+            rows.append(counted({key: numbers.pop() for key, numbers in found.items()}))
         if not rows:
             counts = ", ".join(f"{key}= in {count}" for key, count in hits.items())
             raise DataError(f"both patterns have to be found in one line; of {len(output.splitlines())}: {counts}")
@@ -71,13 +68,13 @@ class Stdout(Printed):
 
 
 def _compiled(key: str, text: str) -> re.Pattern[str]:
-    text = text.strip()
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        text = text[1:-1]
+    """Return a pattern with one group."""
+    text = re.sub(r"^(['\"])(.*)\1$", r"\2", text.strip())
     try:
-        pattern = re.compile(text)
-        if pattern.groups > 1:
-            raise ConfigError(f"{key}={text} has {pattern.groups} groups: write (?:...) for those that are no number")
-        return pattern if pattern.groups else re.compile(rf"{text}\D*?({NUMBER})")
+        groups = re.compile(text).groups
+        pattern = re.compile(text if groups else rf"{text}\D*?({NUMBER})")
     except re.error as error:
         raise ConfigError(f"{key}={text} is no regular expression: {error}") from None
+    if groups > 1:
+        raise ConfigError(f"{key}={text} has {groups} groups: write (?:...) for those that are no number")
+    return pattern

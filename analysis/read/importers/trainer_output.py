@@ -26,39 +26,27 @@ class TrainerOutput(Printed):
     doubt = ("loss", "loss of a Trainer is the mean of the batches trained on since its last log: see eval_loss")
 
     def rows(self, output: str) -> list[dict[str, Any]]:
-        """Return the dictionaries with the steps of the bars that follow them.
-
-        Raises:
-            DataError: if there are no bars, or their steps are not in proportion to the epochs.
-        """
+        """Return the dictionaries with the steps of the bars that follow them; an error if they have none."""
         rows: list[dict[str, Any]] = []
-        waiting: str | None = None
-        total, left = "", 0
+        waiting, total, left = "", "", 0
         for line in output.split("\n"):
-            bar = _BAR.match(line)
-            if bar is not None:
-                total = total or bar[2]  # the first bar without a name is that of training
-                if waiting is not None and bar[2] == total:
-                    rows.append(counted({"step": bar[1], **dict(_NUMBER.findall(waiting))}))
-                    waiting = None
-            elif (said := _PRINTED.search(line)) is not None:
-                left += waiting is not None
+            if (said := _PRINTED.search(line)) is not None:
+                left += bool(waiting)
                 waiting = said[0]
-        if not rows and left:
+            elif (bar := _BAR.match(line)) is not None:
+                total = total or bar[2]  # the first bar without a name is that of training
+                if waiting and bar[2] == total:
+                    rows.append(counted({"step": bar[1], **dict(_NUMBER.findall(waiting))}))
+                    waiting = ""
+        if left and not rows:
             raise DataError("the dictionaries have no step, and no progress bar shows it: leave out --disable_tqdm")
-        _check(rows)
+        last = max(rows, key=lambda row: row["epoch"], default={"epoch": 0.0})
+        for row in rows if last["epoch"] else ():
+            # steps are in proportion to epochs, which are printed with two digits or more
+            per_epoch = last["step"] / last["epoch"]
+            if abs(row["step"] - row["epoch"] * per_epoch) > 1 + 0.02 * row["step"] + 0.01 * per_epoch:
+                raise DataError(
+                    f"the progress bar is at step {row['step']:g} at epoch {row['epoch']:g}, but at {last['step']:g} "
+                    f"at {last['epoch']:g}: another bar is mixed in; use ReportCallback instead"
+                )
         return rows
-
-
-def _check(rows: list[dict[str, Any]]) -> None:
-    """Check that the steps are in proportion to the epochs, which are printed with two digits or more."""
-    last = max(rows, key=lambda row: row["epoch"], default={"epoch": 0.0})
-    if not last["epoch"]:
-        return
-    per_epoch = last["step"] / last["epoch"]
-    for row in rows:
-        if abs(row["step"] - row["epoch"] * per_epoch) > 1 + 0.02 * row["step"] + 0.01 * per_epoch:
-            raise DataError(
-                f"the progress bar is at step {row['step']:g} at epoch {row['epoch']:g}, but at {last['step']:g} at "
-                f"{last['epoch']:g}: another bar is mixed in; use ReportCallback instead"
-            )

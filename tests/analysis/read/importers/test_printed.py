@@ -134,8 +134,8 @@ def test_a_printed_log_is_imported_with_what_the_program_says_of_itself(tmp_path
 def test_what_was_measured_before_an_update_is_said_and_a_batch_size_that_changes_refused(tmp_path: Path) -> None:
     (tmp_path / "titan.log").write_text(TITAN)
     notes: list[str] = []
-    list(importer("torchtitan").read(str(tmp_path), settings(), notes))
-    assert "1 was taken from its step" in notes[0]
+    list(importer("torchtitan").read(str(tmp_path), settings(tokens_per_example=32), notes))
+    assert "1 was taken from the step" in notes[0]
     (tmp_path / "titan.log").write_text(MEGATRON.replace("batch size:     8", "batch size:    16", 1))
     with pytest.raises(DataError, match="batch_size of an update is 16 at first and 8 later"):
         list(importer("megatron").read(str(tmp_path), settings(), []))
@@ -145,7 +145,7 @@ def test_what_was_measured_before_an_update_is_said_and_a_batch_size_that_change
     ("format", "printed", "said"),
     [
         ("stdout(step=iter, metric=val loss)", NANOGPT, r"found in one line; of 7: step= in 3, metric= in 2"),
-        ("stdout(step=step, metric=loss)", NANOGPT, r"metric= finds 5.4168 and 5.5034 in the line 'step 0: train"),
+        ("stdout(step=step, metric=loss)", NANOGPT, r"metric= finds 5.4168 and 5.5034 in 'step 0: train"),
         ("trainer_output", "{'eval_loss': 2.0, 'epoch': 1}\n" * 2, "leave out --disable_tqdm"),
         ("trainer_output", TRAINER.replace("'epoch': 0.22", "'epoch': 0.9"), "another bar is mixed in"),
     ],
