@@ -307,6 +307,14 @@ def test_seeds_that_were_given_are_the_only_ones(tmp_path):
     assert done.reasons
 
 
+def test_a_single_seed_goes_on_with_batch_sizes_until_its_interval_is_narrow(tmp_path):
+    asked = sweep(WORLD).replace(seeds=(3,))
+    done = to_precision(asked, 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True, more_seeds=False)
+    assert {result.config.seed for result in Store(tmp_path).results()} == {3}
+    assert len({result.config.batch_size for result in Store(tmp_path).results()}) > 3
+    assert done.reasons == {"adamw": "the interval is narrow enough, but: too few seeds"}
+
+
 def test_it_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
     """Perfect scaling without end: nothing saturates before the target takes a handful of steps."""
 

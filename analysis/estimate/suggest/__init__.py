@@ -256,7 +256,8 @@ class Known:
             (odd, self.seeds[:wanted], f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
         ]
         if not any(sizes for sizes, *_ in asked):
-            near, why = self.near() if have < FEWEST_SEEDS else [], "with one, the noise between seeds is hardly known"
+            few = have < min(FEWEST_SEEDS, len(self.seeds_up_to(FEWEST_SEEDS)))  # where there may be more of them
+            near, why = self.near() if few else [], "with one, the noise between seeds is hardly known"
             asked.append((near, self.seeds_up_to(wanted), f"{wanted} seeds: {why}"))
         parts = [(tuple(sizes), seeds) for sizes, seeds, _ in asked if sizes]
         return (parts, tuple(reason for sizes, _, reason in asked if sizes)) if parts else None

@@ -90,7 +90,7 @@ class Precision(Rounds):
         assert self.goal is not None
         # enough for twice the workers that were busy, so that a cluster is filled after a few rounds
         most = max(MOST, 2 * max((search.most_running for search in self.searches), default=0))
-        answers, as_run = self.look(sweep, folder), _as_run()
+        answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.seeds) == 1)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
@@ -198,12 +198,13 @@ def _priced(estimate: dict[str, Any]) -> str:
     return f"{estimate['trials']} trials, {estimate['examples']:,} examples{runs}"
 
 
-def _as_run() -> set[Verdict]:
-    """Return the verdicts that no further trial of the same protocol is known to change."""
+def _as_run(single: bool) -> set[Verdict]:
+    """Return the verdicts that no further trial of the same protocol is known to change; ``single`` if there is one
+    seed and may be no other."""
     from analysis.estimate.diagnosis import Verdict
 
     doubts = (Verdict.COARSE_STEPS, Verdict.NOISY_STEPS, Verdict.IN_WARMUP)
-    return {Verdict.OK, *doubts, Verdict.FAR_SEED, Verdict.TOO_WIDE}
+    return {Verdict.OK, *doubts, Verdict.FAR_SEED, Verdict.TOO_WIDE, *([Verdict.TOO_FEW_SEEDS] if single else [])}
 
 
 def _estimate(sweep: Sweep, text: str, answer: Answer, price: dict[str, Any]) -> dict[str, Any]:

@@ -201,6 +201,9 @@ def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp
     assert found is not None
     assert (set(found.batch_sizes) >= set(SIZES), found.seeds) == (True, (0, 1, 2))
     assert set(found.missing) >= {(size, seed) for size in SIZES for seed in (1, 2)}
+    alone = suggest(answer(tmp_path / "one"), 0.01, (0,))
+    assert alone is not None
+    assert (alone.seeds, set(alone.batch_sizes) & set(SIZES)) == ((0,), set())  # only new batch sizes can help
     two = suggest(healthy(tmp_path / "two", seeds=2))
     assert two is not None
     assert not any("noise between seeds" in reason for reason in two.reasons)
