@@ -41,11 +41,8 @@ class LightningReportCallback(Callback):
         self.batch_size = batch_size
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        if (
-            trainer.sanity_checking
-            or not trainer.is_global_zero
-            or not (trainer.state.fn == "fit" or not trainer.global_step)
-        ):
+        counts = trainer.state.fn == "fit" or not trainer.global_step
+        if trainer.sanity_checking or not trainer.is_global_zero or not counts:
             return
         size = self.batch_size
         if size is None and trainer.global_step:

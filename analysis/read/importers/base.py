@@ -24,9 +24,9 @@ from analysis.read.table import Sheet, of_rows
 from cbs.errors import ConfigError, DataError
 from cbs.registry import Registry
 
-ANY_TABLE, COLUMNS, LAYOUT = range(3)
-"""How certain a format is that a file is its own: it is some table, it has the format's columns, or its name and place
-are those of the format only."""
+PRINTED, ANY_TABLE, COLUMNS, LAYOUT = range(4)
+"""How certain a format is that a file is its own: it has lines that a program prints, which count only if there is
+nothing else; it is some table; it has the format's columns; or its name and place are those of the format only."""
 
 _COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
 _SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
@@ -77,7 +77,7 @@ class Claim:
     Attributes:
         why: what was found, in words: ``3 event files``.
         files: files that were found; none for an address. A file goes to the format that is most certain of it.
-        certainty: :data:`ANY_TABLE`, :data:`COLUMNS` or :data:`LAYOUT`.
+        certainty: :data:`PRINTED`, :data:`ANY_TABLE`, :data:`COLUMNS` or :data:`LAYOUT`.
     """
 
     why: str

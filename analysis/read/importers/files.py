@@ -18,11 +18,17 @@ from cbs.files import whole
 T = TypeVar("T")
 
 
-def below(top: Path, pattern: str) -> list[Path]:
-    """Return the files below a folder whose names match, sorted; if ``top`` is a file, the file itself."""
+def below(top: Path, *patterns: str) -> list[Path]:
+    """Return the files below a folder whose names match a pattern, sorted; if ``top`` is a file, the file itself."""
     if top.is_file():
-        return [top] if fnmatch.fnmatchcase(top.name, pattern) else []
-    return sorted(Path(root) / name for root, _, names in os.walk(top) for name in fnmatch.filter(names, pattern))
+        return [top] if any(fnmatch.fnmatchcase(top.name, pattern) for pattern in patterns) else []
+    found = {
+        os.path.join(root, name)
+        for root, _, names in os.walk(top)
+        for pattern in patterns
+        for name in fnmatch.filter(names, pattern)
+    }
+    return sorted(map(Path, found))
 
 
 class _Plain(yaml.SafeLoader):

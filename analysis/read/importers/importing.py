@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.phrases import plural
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, importer
+from analysis.read.importers.base import IMPORTERS, PRINTED, Claim, ImportedRun, importer
 from analysis.read.importers.epochs import on_epochs
 from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
@@ -163,11 +163,12 @@ def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
     surest: dict[Path, int] = {}
     for claim in sorted(claims.values(), key=lambda claim: claim.certainty):
         surest |= dict.fromkeys(claim.files, claim.certainty)
-    return {
+    left = {
         name: claim
         for name, claim in claims.items()
         if not claim.files or any(surest[path] == claim.certainty for path in claim.files)
     }
+    return {name: claim for name, claim in left.items() if claim.certainty > PRINTED} or left
 
 
 def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[ImportedRun]:

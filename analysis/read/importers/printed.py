@@ -7,12 +7,13 @@ that was being made, so that a loss of its batch was measured one update earlier
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from analysis.read.importers.base import COLUMNS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.base import PRINTED, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import below, read
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import of_rows
@@ -51,13 +52,14 @@ class Printed(Importer):
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim the files that end as logs do if one of the first has a line of the format."""
-        files = [path for suffix in _SUFFIXES for path in below(Path(source), suffix)]
-        seen = any(self.rows(output_of(path)) for path in files[:_LOOKED_AT])
-        return Claim.of(files if seen else (), "files with lines that the program prints", COLUMNS)
+        files = below(Path(source), *_SUFFIXES)
+        with contextlib.suppress(DataError):
+            if any(self.rows(output_of(path)) for path in files[:_LOOKED_AT]):
+                return Claim.of(files, "files with lines that the program prints", PRINTED)
+        return None
 
     def files(self, source: str) -> list[Path]:
-        top = Path(source)
-        return [top] if top.is_file() else sorted(path for suffix in _SUFFIXES for path in below(top, suffix))
+        return [Path(source)] if Path(source).is_file() else below(Path(source), *_SUFFIXES)
 
     def rows(self, output: str) -> list[dict[str, Any]]:
         """Return the measurements in the order in which they were printed."""

@@ -40,7 +40,7 @@ class Stdout(Printed):
                 r"'stdout(step=step (\d+):, metric=val loss ([\d.]+))'"
             )
 
-    def claims(self, source: str) -> Claim | None:
+    def claims(self, source: str, settings: Settings | None = None) -> Claim | None:
         return None
 
     def rows(self, output: str) -> list[dict[str, Any]]:

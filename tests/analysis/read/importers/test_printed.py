@@ -64,13 +64,13 @@ OLMO = """2026-11-28 12:24:51.258\tvm:0\tconsole_logger:71\tINFO\t[step=1/1200,e
 TRAINER = (
     "Map: 100%|##########| 250/250 [00:00<00:00]\n"
     "\r  0%|          | 0/60 [00:00<?, ?it/s]\n"
-    "\r  0%|          | 0/7 [00:00<?, ?it/s]\x1b[A\r     \r\n\r    \r\x1b[A"
+    "\r  0%|          | 0/4 [00:00<?, ?it/s]\x1b[A\r     \r\n\r    \r\x1b[A"
     "{'eval_loss': '22.19', 'eval_runtime': '0.0051', 'epoch': 0}\n"
-    "\r  0%|          | 0/60 [00:00<?, ?it/s]\n\r100%|##########| 7/7 [00:00<00:00, 3553.63it/s]\x1b[A\n"
+    "\r  0%|          | 0/60 [00:00<?, ?it/s]\n\r100%|##########| 4/4 [00:00<00:00, 3553.63it/s]\x1b[A\n"
     "\r      \x1b[A\r    \r{'loss': '25.73', 'grad_norm': '8.185', 'learning_rate': '0.04667', 'epoch': '0.1562'}\n"
-    "\r  8%|8         | 5/60 [00:00<00:00, 429.74it/s]\n\r  0%|          | 0/7 [00:00<?, ?it/s]\x1b[A\r    \r\n"
+    "\r  8%|8         | 5/60 [00:00<00:00, 429.74it/s]\n\r  0%|          | 0/4 [00:00<?, ?it/s]\x1b[A\r    \r\n"
     "\r    \r\x1b[A{'eval_loss': 1.821e+01, 'eval_runtime': 0.0019, 'epoch': 0.22}\n"
-    "\r100%|##########| 7/7 [00:00<00:00, 4967.87it/s]\x1b[A\n\r 12%|#2        | 7/60 [00:00<00:00, 450.81it/s]\n"
+    "\r100%|##########| 4/4 [00:00<00:00, 4967.87it/s]\x1b[A\n\r 12%|#2        | 7/60 [00:00<00:00, 450.81it/s]\n"
     "\r      \r{'loss': '21.79', 'epoch': '0.3125'}\n"
 )
 
@@ -115,6 +115,9 @@ def test_a_program_is_recognised_by_its_lines(format: str, printed: str, tmp_pat
     (tmp_path / "run.out").write_text(printed)
     (tmp_path / "notes.txt").write_text("a run of mine, step 3: loss was fine")
     assert detect([str(tmp_path)])[0] == format
+    (tmp_path / "notes.out").write_text("{'eval_loss': 2.0, 'epoch': 1}\n" * 2)  # of a Trainer without a bar
+    (tmp_path / "trainer_state.json").touch()
+    assert detect([str(tmp_path)])[0] == "huggingface"
 
 
 def test_a_printed_log_is_imported_with_what_the_program_says_of_itself(tmp_path: Path) -> None:
