@@ -1,5 +1,5 @@
-"""Format ``torchtitan``: what torchtitan logs to the console (tested with lines of version 0.2.2, with and without
-colours).
+"""Format ``torchtitan``: what torchtitan logs to the console (tested with lines of version 0.2.2 and of its
+commit b5bcd76 of August 2026, with and without colours).
 """
 
 from __future__ import annotations

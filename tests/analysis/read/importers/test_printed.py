@@ -33,6 +33,7 @@ TITAN = (
     "grad_norm:  4.1234  \x1b[38;2;54;234;195mmemory:  1.00GiB(1.05%)  \x1b[34mtps: 7,000\x1b[39m\n"
     "[titan] 2026-08-21 10:00:02,000 - root - INFO - validate step: 10  loss:  7.1234  memory:  1.00GiB(1.05%)\n"
 )
+OLDER = ("8192 tokens per DP rank, 16384 tokens per train step", "local batch size 8, global batch size 64")
 MEGATRON = """  lr .............................................. 0.00015
  iteration     1000/    5000 | consumed samples:         8000 | elapsed time per iteration (ms): 283.9 | \
 learning rate: 4.608E-05 | global batch size:     8 | lm loss: 5.544420E+00 | loss scale: 65536.0 | grad norm: 2.475 |
@@ -83,7 +84,7 @@ TRAINER = (
         ("modded_nanogpt", MODDED, "val_loss", [(0, 15.9936), (125, 5.9598)], {}),
         ("modded_nanogpt", MODDED, "train_loss", [(0, 15.9929), (1, 9.8606)], {}),
         ("torchtitan", TITAN, "val_loss", [(10, 7.1234)], {"batch_size": 512}),
-        ("torchtitan", TITAN, "loss", [(0, 12.2345)], {"batch_size": 512}),
+        ("torchtitan", TITAN.replace(*OLDER), "loss", [(0, 12.2345)], {"batch_size": 64}),
         ("megatron", MEGATRON, "val_loss", [(1000, 6.439325)], {"batch_size": 8}),
         ("megatron", MEGATRON, "loss", [(1000, 5.54442), (1100, 5.352916)], {"batch_size": 8}),
         ("litgpt", LITGPT, "val_loss", [(5, 4.0969), (10, 3.9172)], {"batch_size": 8}),
