@@ -13,6 +13,7 @@ from typing import Any
 from analysis.phrases import plural
 from cbs.command_line import masked
 from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
 from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of
@@ -116,6 +117,9 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
             "the command has no {seed}: every trial runs once, and as no seeds show how much runs scatter, the "
             "intervals are wide"
         )
+    own = [choice.name for choice in sweep.optimizers if choice.name not in OPTIMIZERS]
+    if own and not sweep.lrs and sweep.lr_rule is None:
+        lines.append(f"{', '.join(own)}: the search starts at learning rates of AdamW; --lrs gives others")
     if trainer.reads == "wandb":
         lines.append(
             "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: every "

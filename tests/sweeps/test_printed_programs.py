@@ -126,6 +126,7 @@ def test_a_program_may_have_an_optimizer_that_nobody_else_knows(monkeypatch: pyt
     monkeypatch.setattr(OPTIMIZERS, "fallback", None)  # other people's libraries, which take seconds to import
     made = trained_by(trainer(f"train {PLACES} {{optimizer}}", reads="report"), sweep("mine2", "adamw"), 1.0, ())
     assert made.lr_grid("mine2") == made.lr_grid("adamw")
+    assert told_first(made, 1)[-1] == "note: mine2: the search starts at learning rates of AdamW; --lrs gives others"
     assert made.replace(lrs=(0.5,)).lr_grid("mine2") == (0.5,)
     with pytest.raises(ConfigError, match="unknown optimizer 'mine2'"):
         sweep("mine2").lr_grid("mine2")
