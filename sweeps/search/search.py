@@ -152,9 +152,10 @@ class Search:
         return censored(np.array(costs, dtype=float), self.sweep.prune_factor)
 
     def interior(self, study: StudyKey) -> bool:
-        """Return whether the best learning rate has a worse one on either side."""
-        best, lrs = self.best(study), self.lrs(study)
-        return best is not None and lrs[0] < best[0] < lrs[-1]
+        """Return whether the best learning rate has a worse one on either side, or other batch sizes are believed."""
+        best, lrs, course = self.best(study), self.lrs(study), self._courses[study]
+        believed = course.settled and self.sweep.believes(study)
+        return best is not None and (lrs[0] < best[0] < lrs[-1] or believed)
 
     def why(self, study: StudyKey) -> dict[tuple[float, int], str]:
         """Return the reason for every requested trial, by learning rate and seed, in the order of the requests."""

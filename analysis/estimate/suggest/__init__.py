@@ -102,7 +102,7 @@ Wanted = tuple[list[Part], tuple[str, ...]]
 
 
 def suggest(
-    answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None, most: int = MOST
+    answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None, most: int = MOST, least: int = 1
 ) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
     trials of the same protocol would not either.
@@ -111,9 +111,9 @@ def suggest(
         answer: what is known.
         goal: half-width of the interval of ``ln B_crit`` beyond which nothing needs to be narrowed.
         seeds: the seeds that may be used; ``None`` for any.
-        most: largest number of runs.
+        most, least: largest and smallest number of runs, where these are to narrow the interval.
     """
-    known = Known(answer, goal, seeds, most)
+    known = Known(answer, goal, seeds, most, least)
     if not known.reached:
         return None
     group, searching = answer.group, known.searching()
@@ -177,9 +177,14 @@ class Known:
     """
 
     def __init__(
-        self, answer: Answer, goal: float = 0.0, allowed: Sequence[int] | None = None, most: int = MOST
+        self,
+        answer: Answer,
+        goal: float = 0.0,
+        allowed: Sequence[int] | None = None,
+        most: int = MOST,
+        least: int = 1,
     ) -> None:
-        self.answer, self.goal, self._allowed, self._most = answer, goal, allowed, most
+        self.answer, self.goal, self._allowed, self._most, self._least = answer, goal, allowed, most, least
         self.reached = [point.batch_size for point in answer.points if point.reached]
         self.edges = {
             point.batch_size: _beyond(study.along_lr, point.best_lr)
@@ -323,7 +328,7 @@ class Known:
         following = {
             size: [seed for seed in more if (size, seed) not in self.done] for size in sorted({*self.reached, *new})
         }
-        cells = self.design.most_for_its_cost(following, goal, self._most)
+        cells = self.design.most_for_its_cost(following, goal, self._most, self._least)
         if not cells or self.design.width(cells) >= 1.0:
             return None
         by_seeds: dict[tuple[int, ...], list[int]] = {}

@@ -130,7 +130,7 @@ class Design:
         return sum(self.examples(size) for size, _ in cells) + sum((SEARCH - 1) * self.examples(size) for size in new)
 
     def most_for_its_cost(
-        self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST
+        self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST, least: int = 1
     ) -> list[Cell]:
         """Choose runs, one at a time, where the logarithm of the width falls most per example.
 
@@ -138,10 +138,11 @@ class Design:
             following: the seeds that a batch size gets next, in this order, by batch size.
             goal: expected width, relative to now, at which no more are added.
             most: largest number of runs.
+            least: smallest number of runs: workers that would be idle otherwise.
         """
         chosen: list[Cell] = []
         now, spent, taken = 1.0, 0.0, Counter[int]()
-        while len(chosen) < most and now > goal:
+        while len(chosen) < most and (now > goal or len(chosen) < least):
             options = {}
             for size, seeds in following.items():
                 if taken[size] < len(seeds):

@@ -88,9 +88,13 @@ class Precision(Rounds):
         from analysis.estimate.suggest import MOST, suggest
 
         assert self.goal is not None
-        # enough for twice the workers that were busy, so that a cluster is filled after a few rounds
-        most = max(MOST, 2 * max((search.most_running for search in self.searches), default=0))
         answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.seeds) == 1)
+        narrow = {text: half_width(answer.interval) <= self.goal for text, answer in answers.items()}
+        # enough for all workers that were busy, and at most for twice as many, so that a cluster is filled after a few
+        # rounds
+        busy = max((search.most_running for search in self.searches), default=1)
+        going = sum(not (narrow[text] and answer.verdict in as_run) for text, answer in answers.items())
+        least, most = math.ceil(busy / max(going, 1)), max(MOST, 2 * busy)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
@@ -101,14 +105,14 @@ class Precision(Rounds):
             if answer is None:
                 judged.reasons[label] = "it has no trials that can be read"
                 continue
-            narrow, verdict = half_width(answer.interval) <= self.goal, answer.verdict
-            if narrow and verdict in as_run:
+            verdict = answer.verdict
+            if narrow[text] and verdict in as_run:
                 if verdict != "ok":
                     judged.reasons[label] = f"the interval is narrow enough, but: {verdict}"
                 continue
-            state = f"the interval is narrow enough, but: {verdict}" if narrow else f"verdict: {verdict}"
+            state = f"the interval is narrow enough, but: {verdict}" if narrow[text] else f"verdict: {verdict}"
             why, seeds = stop, None if self.more_seeds else sweep.seeds
-            wish = None if why else suggest(answer, self.goal, seeds, most)
+            wish = None if why else suggest(answer, self.goal, seeds, most, least)
             # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
             edges = wish is not None and wish.lrs is None and bool(wish.edges)
             spent = not _may_close(answer) and prices[text]["examples"] > self.runs * _one_run(answer)

@@ -444,7 +444,9 @@ def test_the_choice_meets_its_goal_or_stops_at_the_most() -> None:
     assert len(set(chosen)) == len(chosen)
     assert len(chosen) == MOST or found.width(chosen) <= GOAL < found.width(chosen[:-1])
     assert found.most_for_its_cost({8: ()}) == []
-    assert len(found.most_for_its_cost(following, goal=0.99)) < len(chosen)
+    few = found.most_for_its_cost(following, goal=0.99)
+    assert len(few) < len(chosen)
+    assert len(found.most_for_its_cost(following, goal=0.99, least=len(few) + 2)) == len(few) + 2
 
 
 def test_an_answer_that_is_narrow_already_can_be_narrowed_further(tmp_path: Path) -> None:
