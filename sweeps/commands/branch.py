@@ -160,9 +160,9 @@ def command(
     if resources.launch:
         check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
+    policy.check(sweep, limits=Limits(), source=None)
     for line in told_first(sweep, resources.cpus):
         note(line)
-    policy.check(sweep, limits=Limits(), source=None)
     trackers = list(dict.fromkeys(shown["log"] or ()))
     for name in trackers:
         TRACKERS[name]

@@ -121,9 +121,9 @@ def command(
     if resources.launch:
         check_there(resources.launch, "--launch")
     resources.check_devices(sweep.device, command=program["command"] is not None)
+    policy.check(sweep, limits=limits, source=asked["from_"])
     for line in told_first(sweep, resources.cpus):
         note(line)
-    policy.check(sweep, limits=limits, source=asked["from_"])
     limit = time_limit(parse_duration(ending["stop_after"], "--stop-after") if ending["stop_after"] else None, began)
     trackers = list(dict.fromkeys(shown["log"] or ()))
     for name in trackers:

@@ -125,12 +125,17 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
             "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: every "
             "trial runs to its own end; what the program prints can be followed, see --reads 'stdout(...)'"
         )
-    if (shown := masked(trainer.command)) != trainer.command:
-        lines.append(
-            f"results hold the program's command line as it is, also what is *** in {shown}; give it in an environment "
-            "variable instead"
-        )
-    return [f"note: {line}" for line in lines]
+    return [f"note: {line}" for line in [*lines, *told_secrets(trainer.command)]]
+
+
+def told_secrets(command: str) -> list[str]:
+    """Return a note if a program is given a key, a token or a password, which every record of the sweep would hold."""
+    if (shown := masked(command)) == command:
+        return []
+    return [
+        f"results hold the program's command line as it is, also what is *** in {shown}; give it in an environment "
+        "variable instead"
+    ]
 
 
 def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:

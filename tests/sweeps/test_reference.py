@@ -39,7 +39,7 @@ def test_a_default_is_typed_as_it_is_shown():
 
 def test_defaults_of_how_it_runs_are_taken():
     rows = [row for row in ROWS if row.group == "How the sweep runs" and row.default != "none"]
-    assert len(split([f"{row.key}={row.default}" for row in rows])[0]) == len(rows) == 2
+    assert len(split([f"{row.key}={row.default}" for row in rows])[0]) == len(rows) == 3
 
 
 def test_a_docstring_is_read_over_several_lines():

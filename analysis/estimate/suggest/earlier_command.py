@@ -11,7 +11,7 @@ from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.trial.target import Target
 
-SWITCHES = ("--dry-run", "--json")
+SWITCHES = ("--dry-run", "--json", "--insecure")
 """Options without a value."""
 
 _AXES = (

@@ -116,10 +116,10 @@ def test_lines_of_a_program(
 def test_a_program_is_recognised_by_its_lines(format: str, printed: str, tmp_path: Path) -> None:
     (tmp_path / "run.out").write_text(printed)
     (tmp_path / "notes.txt").write_text("a run of mine, step 3: loss was fine")
-    assert detect([str(tmp_path)])[0] == format
+    assert detect([str(tmp_path)], settings())[0] == format
     (tmp_path / "notes.out").write_text("{'eval_loss': 2.0, 'epoch': 1}\n" * 2)  # of a Trainer without a bar
     (tmp_path / "trainer_state.json").touch()
-    assert detect([str(tmp_path)])[0] == "huggingface"
+    assert detect([str(tmp_path)], settings())[0] == "huggingface"
 
 
 def test_a_printed_log_is_imported_with_what_the_program_says_of_itself(tmp_path: Path) -> None:
