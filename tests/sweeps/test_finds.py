@@ -93,6 +93,16 @@ def test_every_optimizer_finds_its_own_place_with_the_same_seeds(both: tuple[Pre
     assert all(part["optimizers"] == ["adamw", "sgd"] and part["seeds"] == [0] for part in first["added"])
 
 
+def test_a_learning_rate_that_its_neighbours_vouch_for_is_at_no_edge(both: tuple[Precision, Path]) -> None:
+    done, folder = both
+    found = done.look(TWO, folder).values()
+    pairs = [pair for answer in found for pair in zip(answer.studies, answer.points, strict=True)]
+    alone = [point for study, point in pairs if len(study.lrs) == 1]
+    assert alone
+    assert not any(point.at_grid_edge for point in alone)
+    assert {answer.verdict for answer in found} == {"ok"}
+
+
 def test_what_was_asked_for_is_run_and_nothing_else(both: tuple[Precision, Path]) -> None:
     done, folder = both
     assert cells(folder) == asked(done, TWO)

@@ -12,7 +12,7 @@ from cbs.trial.store import Store
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell, StudyKey
+from sweeps.spec.cell import Cell, StagedStudy, StudyKey
 from tests.sweeps import simulation
 from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 
@@ -374,3 +374,47 @@ def test_variants_are_searched_apart_and_nothing_of_one_counts_for_the_other():
     again = Search(small_sweep(optimizers=variants), half.values())
     assert {config.optimizer.options.get("eps") for config in again.waiting()} == {0.5}
     assert outcome(half | run_search(again)) == outcome(expected)
+
+
+def staged(later: int, seeds: int = 1, bracket: bool = False):
+    """Batch sizes 8 and 32, and a later one."""
+    sweep = small_sweep(**ONE)
+    plans = [(8, 0, False), (32, 0, False), (later, 1, bracket)]
+    return sweep.replace(
+        batch_sizes=tuple(sorted(size for size, *_ in plans)),
+        seeds=tuple(range(seeds)),
+        staged=tuple(
+            StagedStudy(StudyKey("adamw", size), stage, tuple(range(seeds)), bracket=wanted)
+            for size, stage, wanted in plans
+        ),
+    )
+
+
+def test_between_batch_sizes_that_were_searched_one_learning_rate_is_enough():
+    for changes, count in (({}, 1), ({"seeds": 3}, 1), ({"bracket": True}, 3)):
+        search = Search(staged(16, **changes))
+        play(search, law(3.0, 0.5))
+        study = StudyKey("adamw", 16)
+        assert len(search.lrs(study)) == count
+        assert search.interior(study)
+        assert search.best(study)[1] < 1.03 * (100 + 3000 / 16)
+        # it says nothing of its own about the best learning rates of others
+        assert (search._courses[study].optimum is None) == (count == 1)
+    # far from them it takes more
+    far = Search(staged(512))
+    play(far, law(3.0, 0.5))
+    assert len(far.lrs(StudyKey("adamw", 512))) > 1
+
+
+def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
+    """At batch size 16 alone the best one is eight times as high as the others say."""
+
+    def odd(config):
+        shift = 8.0 if config.batch_size == 16 else 1.0
+        return law(3.0 * shift, 0.5)(config)
+
+    search = Search(staged(16))
+    play(search, odd)
+    study = StudyKey("adamw", 16)
+    assert len(search.lrs(study)) > 2
+    assert search.best(study)[1] < 1.1 * (100 + 3000 / 16)
