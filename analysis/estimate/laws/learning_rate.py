@@ -194,7 +194,7 @@ def learning_rate_law(
         if math.isfinite(best.log_lr)
     ]
     used = [entry for entry in optima if not entry.edge]
-    freedom = sum(entry.seeds - 1 for entry in used)
+    freedom = sum(max(entry.seeds - 1, 0) for entry in used)  # 0 seeds where runs are bounded alone
 
     def wide(scale: float) -> tuple[Optimum, ...]:
         normal = float(ndtri(0.5 + confidence / 2))
