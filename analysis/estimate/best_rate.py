@@ -115,29 +115,20 @@ def at_best(studies: Sequence[Study], steepest: float = 1.0) -> list[AtBest]:
     up first: the bounds are those of the learning rate whose longest run is the shortest. A diverged run has no bound.
     """
     found, unranked = [_with_winner(study.along_lr) for study in studies], [study.unranked for study in studies]
-    won = [(study, winner) for study, winner in found if winner is not None and not study.bounded]
-    inner = {
-        at: (study, winner)
-        for at, (study, winner) in enumerate(found)
-        if winner is not None and np.isfinite(study.lrs).all() and not study.at_edge(winner) and not study.bounded
-    }
+    won = {at: (study, winner) for at, (study, winner) in enumerate(found) if winner is not None and not study.bounded}
+    named = {at: (study, winner) for at, (study, winner) in won.items() if np.isfinite(study.lrs).all()}
+    inner = {at: (study, winner) for at, (study, winner) in named.items() if not study.at_edge(winner)}
     # above the winner, where training is hardly stable, runs of a seed scatter more
-    noises = _own_noise(won), _own_noise(won, above=0)
+    noises = _own_noise(list(won.values())), _own_noise(list(won.values()), above=0)
     bottoms, basins = _bottoms(list(inner.values()), *noises, steepest)
     known = dict(zip(inner, bottoms, strict=True))
     if inner:
-        line = _Line(found, known, basins, noises[0])
-        known |= {
-            at: bottom
-            for at, (study, winner) in enumerate(found)
-            if at not in inner
-            and winner is not None
-            and not study.bounded
-            and (bottom := line.bottom(at, study, winner)) is not None
-        }
+        line = _Line(named, known, basins, noises[0])
+        edges = {at: line.bottom(at, *named[at]) for at in named if at not in inner}
+        known |= {at: bottom for at, bottom in edges.items() if bottom is not None}
     return [
         _at_most(study, winner, unranked[at])
-        if winner is not None and (unranked[at] or study.bounded)
+        if winner is not None and (unranked[at] or at not in won)
         else _one(study, winner, known.get(at), at in inner)
         for at, (study, winner) in enumerate(found)
     ]
@@ -240,47 +231,48 @@ def _bottoms(
 
 
 class _Line:
-    """Where conditions put the best learning rates of others: near a line over ln B."""
+    """Where conditions put the best learning rates of others: near a line over ln B.
+
+    Args:
+        named: studies with their winners, whose trials state their learning rates, by their place.
+        bottoms: those of studies with neighbours on both sides.
+        basins: what these were taken from.
+        noise: standard deviation of one run.
+    """
 
     def __init__(
         self,
-        found: Sequence[tuple[Study, int | None]],
+        named: Mapping[int, tuple[Study, int]],
         bottoms: Mapping[int, Bottom],
         basins: Sequence[Basins],
         noise: float,
     ) -> None:
         self.basins, self.noise = basins, noise
-        self.log_sizes = np.log([study.batch_size for study, _ in found])
-        self.log_lrs, self.variances = np.full((2, len(found)), np.nan)
-        for at, (study, winner) in enumerate(found):
-            if winner is None or study.bounded or not np.isfinite(study.lrs).all():
-                continue
-            bottom = bottoms.get(at)
+        self.points: dict[int, tuple[float, float, float]] = {}
+        for at, (study, winner) in named.items():
+            bottom, here = bottoms.get(at), math.log(study.lrs[winner])
             if bottom is None and np.isfinite(study.steps).any(axis=1).sum() > 1:
-                bottom = self._bottom(study, winner, Expected(math.log(study.lrs[winner]), _ANYWHERE))
+                bottom = self._bottom(study, winner, Expected(here, _ANYWHERE))
             if bottom is not None:
-                self.log_lrs[at], self.variances[at] = math.log(study.lrs[winner]) + bottom.place, bottom.place_variance
-        inside = [at for at in bottoms if len(bottoms) > 1]
-        missed = [
-            (self.log_lrs[at] - told.log_lr) ** 2 / (told.deviation**2 + self.variances[at])
-            for at in inside
-            if (told := self._expected(at)) is not None
-        ]
+                self.points[at] = math.log(study.batch_size), here + bottom.place, bottom.place_variance
+        missed = []
+        for at in bottoms if len(bottoms) > 1 else ():
+            size, log_lr, variance = self.points[at]
+            if (told := self._expected(at, size)) is not None:
+                missed.append((log_lr - told.log_lr) ** 2 / (told.deviation**2 + variance))
         self.worse = math.sqrt(max(1.0, float(np.mean(missed)))) if missed else 1.0
 
-    def _expected(self, at: int) -> Expected | None:
+    def _expected(self, at: int, log_size: float) -> Expected | None:
         """Return where the other conditions put the best learning rate of one; ``None`` if they say nothing."""
-        rest = np.isfinite(self.log_lrs)
-        rest[at] = False
-        if not rest.any():
-            return None
-        return expected(self.log_sizes[at], self.log_sizes[rest], self.log_lrs[rest], self.variances[rest])
+        others = [point for place, point in self.points.items() if place != at]
+        return expected(log_size, *zip(*others, strict=True)) if others else None
 
     def bottom(self, at: int, study: Study, winner: int) -> Bottom | None:
         """Return the bottom of a study whose winner is the lowest or the highest learning rate; ``None`` if it is not
         known well enough where, or a run beside it did not train."""
-        told, stopped = self._expected(at), study.ran & ~np.isfinite(study.steps) & ~np.isfinite(study.bound)
-        if told is None or stopped.any() or not np.isfinite(study.lrs).all():
+        told = self._expected(at, math.log(study.batch_size))
+        stopped = study.ran & ~np.isfinite(study.steps) & ~np.isfinite(study.bound)
+        if told is None or stopped.any():
             return None
         told = Expected(told.log_lr, self.worse * told.deviation)
         if abs(told.log_lr - math.log(study.lrs[winner])) > _AGREES * told.deviation + _ROUNDED:

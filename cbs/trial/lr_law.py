@@ -27,6 +27,10 @@ class Expected:
     log_lr: float
     deviation: float
 
+    def side(self, log_lr: float) -> int:
+        """Return on which side of a learning rate it lies: 1 above it or there, -1 below it."""
+        return 1 if self.log_lr >= log_lr else -1
+
 
 def expected(
     at: float,

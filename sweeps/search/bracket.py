@@ -167,7 +167,7 @@ def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: 
     if table.best is not None and rules.believed(here, known, table.seed_deviation(), len(seeds)):
         return asks
     # of a single learning rate the side on which other batch sizes put the best one tells most
-    only = 0 if known is None or not rules.believes or last else (1 if known.log_lr >= here else -1)
+    only = 0 if known is None or not rules.believes or last else known.side(here)
     for side, at_end in ((-1, leader == 0), (1, leader == last)):
         if not at_end or side == -only:
             continue

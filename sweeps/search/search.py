@@ -278,7 +278,7 @@ class Search:
         sides: tuple[int, ...] = (1, -1)
         if law is not None and rules.believes:
             alone = rules.believed(here, law, SEED_DEVIATION, len(seeds))
-            sides = () if alone else (1,) if law.log_lr >= here else (-1,)
+            sides = () if alone else (law.side(here),)
         return [
             TrialRequest(lattice.lr(position), first, why),
             *(TrialRequest(lattice.lr(position + side * OCTAVE), first, beside) for side in sides),

@@ -60,13 +60,14 @@ class Design:
 
     @functools.cached_property
     def places(self) -> Array:
-        """ln of the least product of every draw, shape ``[R]``, increasing."""
-        places = np.sort(least_place(self.draws))
+        """ln of the least product of every draw, minus its mean, shape ``[R]``."""
+        places = least_place(self.draws)
         return np.asarray(places - places.mean())
 
     @functools.cached_property
-    def _order(self) -> np.ndarray:
-        return np.asarray(least_place(self.draws).argsort(kind="stable"))
+    def _truths(self) -> np.ndarray:
+        """Draws that stand for equal shares of all, by their places, shape ``[_TRUTHS]``."""
+        return self.places.argsort(kind="stable")[np.linspace(0, len(self.places) - 1, _TRUTHS).round().astype(int)]
 
     def width(self, cells: Sequence[Cell]) -> float:
         """Return the expected width of the interval of ``ln B_crit`` with these further runs, relative to now."""
@@ -74,11 +75,11 @@ class Design:
         if not cells or now <= 0:
             return 1.0
         values, noise = self._observed(cells)
-        white = solve_triangular(np.linalg.cholesky(noise), values[self._order].T, lower=True).T
-        # draws that stand for equal shares of all, and errors that are the same whatever is asked for
-        true = np.linspace(0, len(white) - 1, _TRUTHS).round().astype(int)
+        white = solve_triangular(np.linalg.cholesky(noise), values.T, lower=True).T
+        # errors that are the same whatever is asked for
+        true = white[self._truths]
         errors = np.random.default_rng(0).standard_normal((len(cells), _TRUTHS)).T
-        seen = np.concatenate([white[true] + errors, white[true] - errors])
+        seen = np.concatenate([true + errors, true - errors])
         logs = seen @ white.T - 0.5 * (white**2).sum(axis=1)
         return float(_spreads(self.places, np.exp(logs - logs.max(axis=1, keepdims=True))).mean()) / now
 
