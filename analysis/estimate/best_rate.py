@@ -44,7 +44,7 @@ that: what is usual in 33 sweeps of small models, and how far sweeps are from ea
 _BENDS = np.linspace(-3.4, 3.4, 35)
 """ln of the curvatures that are tried over the usual one."""
 
-BELIEVED, FAR = 0.5, 0.1
+BELIEVED, FAR = 0.8, 0.15
 """Standard deviation of ln of the best learning rate, and how much lower the objective is there than at the winner, up
 to which other conditions are believed where it lies."""
 

@@ -32,11 +32,11 @@ EXPONENT, PLACE = 0.3, 3.0
 
 LENGTH = 2.0
 SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
-WEIGHTS = (0.3, 0.33, 0.22, 0.1, 0.05)
+WEIGHTS = (0.38, 0.33, 0.18, 0.08, 0.03)
 """Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
 
-OTHERS, BLURRED = {0.7: 0.12, 2.0: 0.24}, (0.03, 0.12)
+OTHERS, BLURRED = {0.7: 0.09, 2.0: 0.18}, (0.03, 0.12)
 """Sharpness g of other knees than the law's, :math:`(1 + e^{-a g (x - x_0)})^{1/g}`, and their probabilities; sizes of
 departures beside them, both alike."""
 
@@ -44,7 +44,7 @@ JUMPS, JUMP = 0.1, 0.25
 """Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
 standard deviation of that in ln steps."""
 
-KINKS, BEFORE, AFTER = 0.1, (1.0, 0.3), (0.2, 0.25)
+KINKS, BEFORE, AFTER = 0.07, (1.0, 0.3), (0.2, 0.25)
 """Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
 of their exponents."""
 

@@ -68,7 +68,6 @@ class SweepRun:
     def heard(self, config: TrialConfig, place: dict[str, Any]) -> None:
         """Take in a heartbeat."""
         self.where[config.trial_id] = place
-        self.search.most_running = max(self.search.most_running, len(self.where))
 
     def lost(self, config: TrialConfig) -> None:
         """Plan a trial again whose worker is gone, which is hardly its own fault."""

@@ -74,7 +74,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
     """
     resources.check_devices(run.search.sweep.device, command=run.search.sweep.workload.name == COMMAND)
     gpus = resources.gpus_of_trial(run.search.sweep.device)
-    check_placement(resources, gpus)
+    run.search.workers = check_placement(resources, gpus)
     setup = Setup(
         store=str(run.store.root.resolve()),
         path=str(Path.cwd()),

@@ -93,7 +93,7 @@ def play(
     played, factor, order = Played(), search.sweep.prune_factor, itertools.count()
     running: dict[str, _Running] = {}
     ends: list[tuple[float, int, str]] = []
-    now = 0.0
+    now, search.workers = 0.0, max(workers, 1)
 
     def bounded(trial: _Running) -> None:
         best = search.best_steps(Cell.of(trial.config))

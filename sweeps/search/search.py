@@ -45,7 +45,7 @@ class Search:
         finished: stored final results; those at learning rates that the search would not try are used too.
 
     Attributes:
-        most_running: largest number of trials that were heard of at once, not counting those that wait for a worker.
+        workers: number of trials that could run at once when it ran; 0 if nothing was left to run.
     """
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
@@ -54,7 +54,7 @@ class Search:
         self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor, objective=self.objective)
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
-        self.most_running = 0
+        self.workers = 0
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
         self._courses = {study: StudyProgress(study, inner(study, sweep)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}

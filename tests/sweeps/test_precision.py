@@ -40,7 +40,7 @@ FEW = (4, 16, 64, 256, 1024)
 CASES = ((0.10, 0.15), (0.03, 0.05), (0.10, 0.25))
 """Seed noise and half-width asked for."""
 
-GOAL = 0.35
+GOAL = 0.3
 WORLD = World(1.0, 0.5, 0.1, 3)
 SMALL = sweep(WORLD).replace(batch_sizes=FEW)
 BOTH = SMALL.replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))

@@ -32,7 +32,7 @@ from cbs.trial.target import Target
 SEEDS = 3
 """Number of seeds that a first comparison needs."""
 
-SEVERAL = 4
+SEVERAL = 2
 """Number of batch sizes that get a second seed first."""
 
 _LRS_BEYOND = 2
@@ -40,8 +40,11 @@ _LRS_BEYOND = 2
 _LRS_FROM_KNOWN = 3
 """Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
 
-OPEN = 0.25
+OPEN = 0.4
 """Probability above which the least product is first looked for beyond the measured batch sizes."""
+
+LEAST_OPEN = 0.025
+"""The same where no runs at the measured batch sizes narrow the interval: that of an end which is open."""
 
 BEYOND = 0.5
 """Probability above which seeds at the measured batch sizes do not help."""
@@ -118,7 +121,7 @@ def suggest(
         return None
     group, searching = answer.group, known.searching()
     anew = searching is not None and answer.target != group.target
-    wanted = searching or known.asked_for() or known.most_for_its_cost()
+    wanted = searching or known.asked_for() or known.most_for_its_cost() or known.asked_for(LEAST_OPEN)
     if wanted is None:
         return None
     parts, reasons = wanted
@@ -242,9 +245,12 @@ class Known:
         )
         return [(tuple(self.reached), self.seeds)], (reason,)
 
-    def asked_for(self) -> Wanted | None:
-        """Return the trials that the verdict calls for; ``None`` if it calls for none."""
-        smaller, larger = self.sides()
+    def asked_for(self, least_chance: float = OPEN) -> Wanted | None:
+        """Return the trials that the verdict calls for; ``None`` if it calls for none.
+
+        Batch sizes beyond the measured ones are called for if the least product lies there with this probability.
+        """
+        smaller, larger = self.sides(least_chance)
         have = max(point.seeds for point in self.answer.points if point.reached)
         found = self.answer.doubts.sudden
         sudden = found is not None and found.chance > SUDDEN
@@ -275,7 +281,7 @@ class Known:
         cells = self.design.most_for_its_cost(dict.fromkeys(self.reached, second), 0.0)
         return sorted(size for size, _ in cells[:SEVERAL])
 
-    def sides(self) -> tuple[list[int], list[int]]:
+    def sides(self, least_chance: float) -> tuple[list[int], list[int]]:
         """Return a batch size to add below or above the existing ones, on the side where the least product more
         probably lies; none once it probably lies between them, one on each side of a single one.
 
@@ -297,7 +303,7 @@ class Known:
             if larger and noise > APART**2 * last.batch_size:
                 larger = [APART**2 * last.batch_size]
             return (smaller, []) if noise < first.batch_size else ([], larger)
-        if max(below, above) <= OPEN:
+        if max(below, above) <= least_chance:
             return [], []
         return (smaller, []) if below > above else ([], larger)
 

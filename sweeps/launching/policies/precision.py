@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
 
+FEWEST_RUNS = 2
+"""Runs that a round adds at least: one alone is hardly worth the analysis."""
+
 MOST_RUNS = 100.0
 """Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
 
@@ -85,16 +88,15 @@ class Precision(Rounds):
         return SweepReport(report.content | {"precision": self.goal}, report.lines)
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
-        from analysis.estimate.suggest import MOST, suggest
+        from analysis.estimate.suggest import suggest
 
         assert self.goal is not None
         answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.seeds) == 1)
         narrow = {text: half_width(answer.interval) <= self.goal for text, answer in answers.items()}
-        # enough for all workers that were busy, and at most for twice as many, so that a cluster is filled after a few
-        # rounds
-        busy = max((search.most_running for search in self.searches), default=1)
-        going = sum(not (narrow[text] and answer.verdict in as_run) for text, answer in answers.items())
-        least, most = math.ceil(busy / max(going, 1)), max(MOST, 2 * busy)
+        # a round keeps all workers busy and decides no more than that: what it shows says what is worth running next;
+        # the trials of an optimizer do not depend on whether others are done
+        least = math.ceil(self.workers / len(sweep.labels))
+        most = max(FEWEST_RUNS, least)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}

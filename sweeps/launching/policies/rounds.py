@@ -95,6 +95,7 @@ class Rounds(Policy):
         searches: what ran last: one search for every part of the sweep, with all that was added.
         rounds: one entry per analysis, as plain JSON values.
         reasons: why the sweep ended although the answer is not good enough, by optimizer.
+        workers: number of trials that run at once.
     """
 
     def __init__(self, goal: float | None) -> None:
@@ -102,6 +103,7 @@ class Rounds(Policy):
         self.searches: list[Search] = []
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
+        self.workers = 1
 
     @abstractmethod
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
@@ -155,11 +157,13 @@ class Rounds(Policy):
             for part in _grown(sweep, stages).parts:
                 limits.add((_again(part, there) or (yield part, folder)).trials())
             self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
+            self.workers = entry["workers"]
             stages.append(entry["added"])
         while stages[-1]:
             self.searches = []
             for part in _grown(sweep, stages).parts:
                 self.searches.append((yield part, folder))
+                self.workers = self.searches[-1].workers or self.workers
                 limits.add(self.searches[-1].trials())
             now, number = self._look(sweep, folder, limits, number), number + 1
             if now is None:
@@ -187,6 +191,7 @@ class Rounds(Policy):
             "round": number + 1,
             "estimates": judged.estimates,
             "examples": limits.spent,
+            "workers": self.workers,
             "added": self._added(sweep, judged),
         }
         self.rounds.append(entry)

@@ -22,7 +22,7 @@ from analysis.estimate.draws import Break, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.suggest import Known, Suggestion, _beyond, suggest
+from analysis.estimate.suggest import OPEN, Known, Suggestion, _beyond, suggest
 from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
@@ -374,7 +374,7 @@ def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1]), (9, [2]), (1, []), (2, [1]), (16, [4])])
 def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: int, smaller: list[int]) -> None:
     sweep(tmp_path, batch_sizes=(first,), seeds=3, growth=1.3)
-    assert Known(answer(tmp_path)).sides()[0] == smaller
+    assert Known(answer(tmp_path)).sides(OPEN)[0] == smaller
 
 
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_noise_scale_says_where_a_single_batch_size_goes_on(
     sweep(tmp_path, batch_sizes=(16,), seeds=1, growth=1.3)
     (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)
     with patch.object(Answer, "noise_scale", PropertyMock(return_value=NoiseScale(value=noise))):
-        assert Known(answer).sides() == sides
+        assert Known(answer).sides(OPEN) == sides
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_the_noise_scale_says_where_a_single_batch_size_goes_on(
         ((OPEN - 0.01, 0.1), ([], [])),
         ((OPEN + 0.01, 0.1), ([1], [])),
         ((0.1, OPEN + 0.01), ([], [2048])),
-        ((0.3, 0.6), ([], [2048])),
+        ((0.45, 0.55), ([], [2048])),
     ],
 )
 def test_it_goes_outwards_on_the_side_where_the_answer_more_probably_lies(
     beyond: tuple[float, float], sides: tuple[list[int], list[int]], measured: Answer
 ) -> None:
-    assert OPEN < 0.3 < BEYOND
+    assert OPEN < 0.45 < BEYOND
     with patch.object(Known, "_beyond", return_value=beyond):
-        assert Known(measured).sides() == sides
+        assert Known(measured).sides(OPEN) == sides
 
 
 def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> None:
