@@ -1,6 +1,6 @@
-"""What an answer costs for language models of three sizes, by computation: the table of docs/clusters.md.
+"""What an answer costs for language models of three sizes, by computation: the table of docs/prices.md.
 
-    python -m benchmarks.prices [--gpu-hour 2.5] [--write docs/clusters.md]
+    python -m benchmarks.prices [--gpu-hour 2.5] [--write docs/prices.md]
 
 A run at B_crit sees 20 tokens for each parameter, its FLOPs are 6 N D, and an H100 works at 40 % of its peak
 (:mod:`sweeps.outlook.compute`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
@@ -22,7 +22,7 @@ MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}
 TOKENS_PER_PARAMETER, GPU_HOUR = 20, 2.5
 """Tokens of a run at B_crit for each parameter, and dollars for an hour of an H100: both are assumed."""
 
-BEGIN, END = "<!-- python -m benchmarks.prices --write docs/clusters.md -->\n", "<!-- end of prices -->\n"
+BEGIN, END = "<!-- python -m benchmarks.prices --write docs/prices.md -->\n", "<!-- end of prices -->\n"
 """Lines of the page between which the table stands."""
 
 

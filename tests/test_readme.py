@@ -47,7 +47,7 @@ def test_your_own_model_sweeps(tmp_path):
 
 
 def test_it_is_read_in_five_minutes():
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 110
 
 
 def test_links_lead_somewhere():

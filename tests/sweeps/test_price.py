@@ -224,8 +224,8 @@ def test_a_range_has_two_digits_at_any_size() -> None:
 
 
 def test_the_page_has_the_table_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "clusters.md").read_text()
-    assert prices.written(page) == page, "python -m benchmarks.prices --write docs/clusters.md"
+    page = (ROOT / "docs" / "prices.md").read_text()
+    assert prices.written(page) == page, "python -m benchmarks.prices --write docs/prices.md"
     monkeypatch.setattr(prices, "RUNS", MappingProxyType({0.2: (1, 2, 3)}))
     assert prices.written(page) != page
     with pytest.raises(ValueError, match="no lines"):

@@ -137,8 +137,9 @@ def test_nanogpt_unmodified_is_swept_answered_and_drawn_by_the_commands_of_its_p
     (tmp_path / "train.py").write_text(NANOGPT)
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "train_shakespeare_char.py").touch()
-    page = (ROOT / "docs" / "nanogpt.md").read_text()
-    commands = [line.replace("\\\n", " ") for line in re.findall(r"^cbs (?:.*\\\n)*.*", page, re.M)]
+    page = (ROOT / "docs" / "programs.md").read_text()
+    section = page.partition("## nanoGPT\n")[2].partition("\n## ")[0]
+    commands = [line.replace("\\\n", " ") for line in re.findall(r"^cbs (?:.*\\\n)*.*", section, re.M)]
     assert [command.split()[1] for command in commands] == ["sweep", "analyze", "report"]
     for command in commands:
         words = shlex.split(command.replace("python train.py", f"{sys.executable} -S train.py"))
