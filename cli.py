@@ -44,7 +44,7 @@ from cbs import interrupts
 from cbs.command_line import command_line
 from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.commands import command_modules, typed
-from cbs.registry.extensions import load
+from cbs.registry.extensions import BUILT_IN, load
 
 PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
@@ -214,15 +214,15 @@ def commands() -> dict[str, Any]:
 
 
 def neighbours() -> None:
-    """Check that ``sweeps`` and ``analysis`` are the ones installed with this command.
+    """Check that ``sweeps``, ``analysis`` and ``extensions`` are the ones installed with this command.
 
-    Both are common names; another distribution may put its own package in front of ours, or on top of it.
+    These are common names; another distribution may put its own package in front of ours, or on top of it.
 
     Raises:
         ConfigError: naming the path of the rival.
     """
     home = Path(__file__).resolve().parent
-    for name in ("sweeps", "analysis"):
+    for name in ("sweeps", "analysis", *([BUILT_IN] if (home / BUILT_IN).is_dir() else [])):
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         ours = home / name / "__init__.py"

@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,36 +27,10 @@ from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
 from sweeps.papers import PaperRecipe
 from sweeps.reproducing.price import RunPrice
+from tests.command_line import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
 
 PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
-Case = tuple[Sequence[str], str]
-
-
-@dataclass(frozen=True)
-class Flags:
-    """The flags of one command.
-
-    Attributes:
-        functions: recorded functions of the library and what each returns; a callable is called with its arguments.
-        base: arguments that every call has.
-        cases: flag (or name of an argument) -> (arguments, text in the record), where its type does not say it.
-        instead: likewise, for flags that take the place of ``base``.
-    """
-
-    functions: dict[str, Any]
-    base: Sequence[str] = ()
-    cases: dict[str, Case] = field(default_factory=dict)
-    instead: dict[str, Case] = field(default_factory=dict)
-
-
-def answer() -> Mock:
-    """A result of the library: whatever is asked of it is recorded."""
-    result = Mock(name="answer", path="page", lines=list)
-    result.to_json.return_value = {}
-    return result
-
-
 COMMON: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
@@ -71,7 +44,6 @@ COMMON: dict[str, Case] = {
     "--json": (["--json"], "to_json("),
 }
 """Of every command that has the flag and no case of its own."""
-PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 PROGRAM = [
     "--command", "echo {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
@@ -87,7 +59,7 @@ UNITS = [
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
 
-FLAGS = {
+FLAGS: dict[str, Flags] = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
         cases={"--suggest": (["--suggest"], "suggestions=True")},
@@ -106,45 +78,7 @@ FLAGS = {
             **PRESENT,
         }
     ),
-    "schedule plan": Flags(
-        {
-            "analysis.extensions.schedule_plan.answer.sources": lambda *_, **__: ([], None),
-            "analysis.extensions.schedule_plan.answer.plan_schedule": answer,
-            "analysis.extensions.schedule_plan.trainers.exported": lambda *_: ("the text", []),
-            "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
-            **PRESENT,
-        },
-        base=["FOLDER"],
-        cases={
-            "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
-            "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
-            "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
-        },
-        instead={
-            "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
-            "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
-        },
-    ),
     "explain": Flags({}, base=["trial"], cases={"words": (["pareto"], "twice the fewest steps")}),
-    "theory quadratic": Flags(
-        {
-            "analysis.extensions.theory.quadratic.quadratic": answer,
-            "analysis.extensions.theory.quadratic.as_notebook": answer,
-            "analysis.present.figures.save_figure": None,
-            "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
-            **PRESENT,
-        },
-        cases={
-            "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
-            "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
-            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
-            "--momentum": (["--momentum", "0.75,0.5"], "momenta=(0.75, 0.5)"),
-            "--ema": (["--ema", "0.75"], "decays=(0.75,)"),
-            "--dimension": (["--dimension", "77"], "power_law(77"),
-            "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
-            "--as-published": (["--as-published"], "as_notebook("),
-        },
-    ),
     "fit": Flags(
         {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
@@ -278,9 +212,6 @@ FLAGS = {
         },
     ),
     "schedule losses": Flags({"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}),
-    "theory temperature": Flags(
-        {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT}, base=["results"]
-    ),
     "reproduce": Flags(
         {
             "sweeps.reproducing.reproduce.reproduce": answer,
@@ -384,6 +315,9 @@ FLAGS = {
 }
 """What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for
 them, flags that need another one."""
+
+for flags in of_extensions("FLAGS"):
+    FLAGS |= flags
 
 Record = Callable[..., tuple[int, str]]
 

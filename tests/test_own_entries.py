@@ -19,7 +19,7 @@ from tests.factories import Truth, sweep
 ROOT = Path(__file__).resolve().parents[1]
 HOMES = {
     name: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for package in ("cbs", "sweeps", "analysis")
+    for package in ("cbs", "sweeps", "analysis", "extensions")
     for path in (ROOT / package).rglob("*.py")
     for name in re.findall(r"^([A-Z_]+): Registry\[", path.read_text(), re.MULTILINE)
 }

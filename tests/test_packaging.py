@@ -8,19 +8,21 @@ import re
 import tomllib
 from pathlib import Path
 
-from setuptools import find_packages
+from setuptools import find_namespace_packages, find_packages
 
 import cbs
 
-TOPS = ("cbs", "sweeps", "analysis")
+TOPS = ("cbs", "sweeps", "analysis", "extensions")
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_every_folder_of_modules_is_a_package_and_is_installed():
-    folders = {".".join(module.parent.relative_to(ROOT).parts) for top in TOPS for module in (ROOT / top).rglob("*.py")}
-    installed = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert set(installed) == folders
+    folders = {module.parent.relative_to(ROOT).parts for top in TOPS for module in (ROOT / top).rglob("*.py")}
+    find = PROJECT["tool"]["setuptools"]["packages"]["find"]
+    installed = find_namespace_packages(str(ROOT), include=find["include"], exclude=find["exclude"])
+    assert set(find_packages(str(ROOT), include=find["include"])) == set(installed)
+    assert set(installed) == {".".join(parts) for parts in folders if "tests" not in parts}
 
 
 def test_the_version_is_the_same_everywhere():

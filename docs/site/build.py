@@ -55,7 +55,7 @@ def pages(draft: Path) -> None:
     shutil.copy(CONFIG, draft / "zensical.toml")
     for file in ("site.css", "site.js"):
         shutil.copy(CONFIG.parent / file, sources / file)
-    for package in ("cbs", "sweeps", "analysis"):
+    for package in ("cbs", "sweeps", "analysis", "extensions"):
         (draft / package).symlink_to(ROOT / package)
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.answer import sources
 from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
@@ -28,6 +27,7 @@ from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from extensions.schedules.answer import sources
 from tests.analysis.questions.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, inside, sweep
 from tests.test_malicious import edit

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.stages import stages
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.questions.analyze.answer import analyze
@@ -32,6 +31,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
 from cbs.trial.target import Target
+from extensions.schedules.stages import stages
 from tests.factories import Truth, curve, sweep, trial
 
 CONFIG = AnalysisConfig(resamples=100)
