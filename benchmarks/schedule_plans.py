@@ -32,9 +32,9 @@ from cbs.errors import CbsError
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
-from extensions.schedules.answer import plan_schedule
-from extensions.schedules.of_sweep import of_sweep
-from extensions.schedules.plans import PlanOutcome, PlanRequest
+from extensions.schedules.plan.answer import plan_schedule
+from extensions.schedules.plan.of_sweep import of_sweep
+from extensions.schedules.plan.plans import PlanOutcome, PlanRequest
 from extensions.theory.noisy_quadratic import tuned
 
 
@@ -62,7 +62,7 @@ PLANNED = CASES | {
     )
 }
 """Those of the calibration, and six with another spectrum, momentum or preconditioner, the last of which reaches the
-target in 4 to 100 steps. The errors of :mod:`extensions.schedules.outcome` were chosen without looking at
+target in 4 to 100 steps. The errors of :mod:`extensions.schedules.plan.outcome` were chosen without looking at
 plans of the two that are called unseen."""
 
 RATIO = math.sqrt(2.0)

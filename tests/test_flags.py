@@ -71,13 +71,6 @@ FLAGS: dict[str, Flags] = {
             **PRESENT,
         }
     ),
-    "schedule judge": Flags(
-        {
-            "analysis.questions.judge.answer.schedules": answer,
-            "analysis.read.throughput.read_throughput": "the table",
-            **PRESENT,
-        }
-    ),
     "explain": Flags({}, base=["trial"], cases={"words": (["pareto"], "twice the fewest steps")}),
     "fit": Flags(
         {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
@@ -211,7 +204,6 @@ FLAGS: dict[str, Flags] = {
             "--json": (["--json"], '"trials": 0'),
         },
     ),
-    "schedule losses": Flags({"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}),
     "reproduce": Flags(
         {
             "sweeps.reproducing.reproduce.reproduce": answer,

@@ -1,1 +1,3 @@
-"""Plan batch schedules from measurements, and write them in the formats of trainers."""
+"""Batch-size schedules: plan them from measurements, and judge those that were run."""
+
+PANEL = "Decide"

@@ -3,10 +3,18 @@
 from tests.command_line import PRESENT, Flags, answer
 
 FLAGS = {
+    "schedule judge": Flags(
+        {
+            "extensions.schedules.judge.answer.schedules": answer,
+            "analysis.read.throughput.read_throughput": "the table",
+            **PRESENT,
+        }
+    ),
+    "schedule losses": Flags({"extensions.schedules.losses.schedule_losses": answer, **PRESENT}),
     "schedule plan": Flags(
         {
-            "extensions.schedules.answer.sources": lambda *_, **__: ([], None),
-            "extensions.schedules.answer.plan_schedule": answer,
+            "extensions.schedules.plan.answer.sources": lambda *_, **__: ([], None),
+            "extensions.schedules.plan.answer.plan_schedule": answer,
             "extensions.schedules.trainers.exported": lambda *_: ("the text", []),
             "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
             **PRESENT,

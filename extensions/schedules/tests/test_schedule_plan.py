@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.arrays import UNKNOWN, Quantity
@@ -24,17 +25,18 @@ from benchmarks.schedule_plans import compared
 from benchmarks.schedule_plans import sweep as simulated_sweep
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from cbs.trial.step_times import StepTime
-from extensions.schedules.answer import plan_schedule
-from extensions.schedules.lr_rules import LearningRateRule, beyond
-from extensions.schedules.of_curve import of_curve
-from extensions.schedules.of_sweep import of_sweep
-from extensions.schedules.of_trace import of_trace
-from extensions.schedules.phases import PhaseEstimate, along, doubled, lower_ends, steps_of
-from extensions.schedules.plans import PlanOutcome, PlanRequest, SchedulePlan
-from extensions.schedules.source import PhaseSource
-from extensions.schedules.stages import stages
+from extensions.schedules.plan.answer import plan_schedule, sources
+from extensions.schedules.plan.lr_rules import LearningRateRule, beyond
+from extensions.schedules.plan.of_curve import of_curve
+from extensions.schedules.plan.of_sweep import of_sweep
+from extensions.schedules.plan.of_trace import of_trace
+from extensions.schedules.plan.phases import PhaseEstimate, along, doubled, lower_ends, steps_of
+from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
+from extensions.schedules.plan.source import PhaseSource
+from extensions.schedules.plan.stages import stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep
 from extensions.schedules.trainers import exported
+from tests.analysis.questions.branched_runs import write
 from tests.factories import Truth, sweep
 
 CONFIG = AnalysisConfig(resamples=100)
@@ -172,7 +174,7 @@ def test_an_optimum_at_the_edge_of_the_grid_is_no_rate_of_a_plan(tmp_path: Path)
 def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = {}
     for lost in (0.0, 1.0):
-        monkeypatch.setattr("extensions.schedules.outcome.LOST", lost)
+        monkeypatch.setattr("extensions.schedules.plan.outcome.LOST", lost)
         (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
         outcomes[lost] = plan.outcomes
     for none, some in zip(outcomes[0.0][:-1], outcomes[1.0][:-1], strict=True):
@@ -182,7 +184,7 @@ def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.
         else:
             assert (some.steps.value or 0.0) > (none.steps.value or 0.0)
             assert higher - high > 1.5 * (lower - low)  # type: ignore[operator]
-    monkeypatch.setattr("extensions.schedules.outcome.OFF", 0.0)
+    monkeypatch.setattr("extensions.schedules.plan.outcome.OFF", 0.0)
     (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
     (sure,) = (outcome.steps.interval for outcome in plan.outcomes if outcome.recommended)
     (usual,) = (outcome.steps.interval for outcome in outcomes[1.0] if outcome.recommended)
@@ -605,3 +607,16 @@ def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises:
         assert inside(outcome.examples_saved, saved)
         truths.append(saved)
     assert (np.mean(truths) > 0.1) == promises
+
+
+def test_what_local_writes_can_be_planned_from(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    write(tmp_path)
+    code, _, err = run("local", tmp_path, "--resamples", 200, "--noise-share", 0)
+    assert (code, err) == (0, "")
+    folder = tmp_path / "analysis" / "local"
+    (source,), end = sources(None, CONFIG, curve=folder / "curve-adamw.csv", budget="400000")
+    assert end == 400_000
+    table = pd.read_csv(folder / "checkpoints.csv")
+    assert [phase.critical.value for phase in source.phases] == pytest.approx(
+        table["local_critical_batch_size"].tolist()
+    )

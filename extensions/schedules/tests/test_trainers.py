@@ -17,7 +17,7 @@ from analysis.arrays import UNKNOWN, Quantity
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.base import RunSettings, of_table
 from cbs.trial.config import Schedule
-from extensions.schedules.stages import stages
+from extensions.schedules.plan.stages import stages
 from extensions.schedules.trainers import (
     TRAINERS,
     ReadSchedule,

@@ -14,7 +14,7 @@ from analysis.phrases import number
 from cbs.errors import ConfigError, reason
 from cbs.registry import Registry
 from cbs.schedules.batch_size.text import parse_table
-from extensions.schedules.plans import SchedulePlans
+from extensions.schedules.plan.plans import SchedulePlans
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Batch-size schedules: which to run.
+"""Batch-size schedules: which to run, and what they save.
 
 Example: cbs schedule plan results/
 

@@ -91,9 +91,9 @@ def command(
 
     Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
-    from extensions.schedules.answer import plan_schedule, sources
-    from extensions.schedules.plans import LAW, PlanRequest
-    from extensions.schedules.stages import is_table, stages
+    from extensions.schedules.plan.answer import plan_schedule, sources
+    from extensions.schedules.plan.plans import LAW, PlanRequest
+    from extensions.schedules.plan.stages import is_table, stages
     from extensions.schedules.trainers import exported
 
     if source is not None and is_table(source):
