@@ -58,6 +58,8 @@ EXPECTED = (
 )
 
 
+COMPLETED = [package for packages in of_extensions("COMPLETED") for package in packages]
+
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
 
 """What help does without."""
@@ -110,7 +112,7 @@ def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monk
     assert capsys.readouterr().err.splitlines() == ["beginning", "halfway"]
 
 
-@pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", "sweeps.papers"])
+@pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", *COMPLETED])
 def test_the_shell_completes_names_wherever_one_is_asked_for(package):
     names = listed(package)
     asking = [

@@ -25,12 +25,9 @@ from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
-from sweeps.papers import PaperRecipe
-from sweeps.reproducing.price import RunPrice
 from tests.command_line import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
 
-PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
 COMMON: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
@@ -204,40 +201,6 @@ FLAGS: dict[str, Flags] = {
             "--json": (["--json"], '"trials": 0'),
         },
     ),
-    "reproduce": Flags(
-        {
-            "sweeps.reproducing.reproduce.reproduce": answer,
-            "sweeps.reproducing.reproduce.recipe_of": lambda *_: PaperRecipe(title="t", paper="p", protocol="p"),
-            "sweeps.reproducing.reproduce.store": None,
-            "sweeps.reproducing.price.prices": lambda *_: [PRICE],
-            "sweeps.reproducing.telling.verdict_lines": list,
-            "os.cpu_count": 4,
-            "cbs.compute.device.count": 1,
-            "sweeps.running.access.check_listening": None,
-            "time.monotonic": 0.0,
-        },
-        base=["nqm"],
-        cases={
-            "name": (["seesaw"], "'seesaw'"),
-            "--record": (["--record", "there"], "there/nqm-tiny.json"),
-            "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
-            "--dry-run": (["--dry-run"], "prices("),
-            "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
-            "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
-            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--launch": (["--launch", "nice -n 1"], "launch='nice -n 1'"),
-            "--json": (["--json"], "to_json("),
-        },
-    ),
-    "recipes": Flags(
-        {"sweeps.reproducing.listing.listing": list, "sweeps.reproducing.listing.listing_lines": list},
-        cases={"--json": (["--json"], "printed: []")},
-    ),
-    "recipes show": Flags(
-        {"sweeps.reproducing.reproduce.recipe_of": answer, "sweeps.reproducing.telling.recipe_lines": list},
-        base=["nqm"],
-    ),
-    "recipes atlas": Flags({"sweeps.reproducing.atlas.atlas": 3}),
     "branch": Flags(
         {
             "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cbs.errors import ConfigError
+from extensions.papers.reproducing.asking import ask
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.noisy_quadratic.pieces import best_pieces, loss_and_slope
-from sweeps.reproducing.asking import ask
 from tests.references.noisy_quadratic import expected_losses
 
 MODEL = NoisyQuadratic.power_law(30)
