@@ -58,7 +58,7 @@ def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
 
 def classifier(name: str, classes: int, channels: int, size: int, norm: str = "batch") -> Callable[[], nn.Module]:
     """Return a function that builds an image classifier; the workload itself could not without its data."""
-    from cbs.workloads.image_parts.models import build_classifier
+    from extensions.papers.image_parts.models import build_classifier
 
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 

@@ -21,9 +21,17 @@ from torch import Tensor
 
 from cbs.errors import ConfigError, DataError, reason
 from cbs.files import check_fits, inner_path, memory
-from cbs.workloads.image_parts.data import EncodedImages, ImageData, Images, StoredImages, as_bytes, decode, describe
-from cbs.workloads.image_parts.models import SMALL
-from cbs.workloads.image_parts.trees import Tree, open_tree, read
+from extensions.papers.image_parts.data import (
+    EncodedImages,
+    ImageData,
+    Images,
+    StoredImages,
+    as_bytes,
+    decode,
+    describe,
+)
+from extensions.papers.image_parts.models import SMALL
+from extensions.papers.image_parts.trees import Tree, open_tree, read
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 PHOTO_SIZE = 224

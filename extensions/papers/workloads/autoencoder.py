@@ -12,8 +12,8 @@ from cbs.registry.domains import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.base import TrainingStream
-from cbs.workloads.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source, photo_source
 from cbs.workloads.likelihoods import FixedSet
+from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source, photo_source
 
 EMBEDDED = ("photo", "glyphs")
 PHOTO_TARGET, OTHER_TARGET = 0.02, 0.1

@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 
 from cbs.errors import CbsError, ConfigError, DataError
-from cbs.workloads.image_parts import formats
-from cbs.workloads.image_parts.data import ImageStream, StoredImages, middle
-from cbs.workloads.image_parts.formats import load_images
-from cbs.workloads.images import images
+from extensions.papers.image_parts import formats
+from extensions.papers.image_parts.data import ImageStream, StoredImages, middle
+from extensions.papers.image_parts.formats import load_images
+from extensions.papers.workloads.images import images
 
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (10, 3, 32, 32), dtype=np.uint8)

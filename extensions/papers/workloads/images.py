@@ -15,9 +15,9 @@ from cbs.registry.domains import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.base import TrainingStream
-from cbs.workloads.image_parts.models import build_classifier
-from cbs.workloads.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source
 from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from extensions.papers.image_parts.models import build_classifier
+from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source
 
 METRICS = ("loss", "accuracy")
 ACCURACY_TARGET = 0.95
@@ -113,14 +113,15 @@ def images(
     """A classifier of images; see :class:`ImageWorkload`.
 
     Args:
-        model: see :data:`cbs.workloads.image_parts.models.KNOWN`.
+        model: see :data:`extensions.papers.image_parts.models.KNOWN`.
         norm: ``"batch"``, ``"group"`` or ``"none"``; a model with batch normalisation mixes examples, so that its noise
             scale can be measured only by accumulation.
         width: channels of the model's first stage; ``None`` for the model's own.
         metric: ``"loss"`` or ``"accuracy"``.
         classes: number of classes of glyphs: 10 (digits) to 62 (digits and letters); ``None`` for 10.
         image_size: pixels across and down; ``None`` for 16 (glyphs) or what the data have.
-        data: folder, archive or Parquet file, see :func:`cbs.workloads.image_parts.formats.load_images` for this and
+        data: folder, archive or Parquet file, see
+            :func:`~extensions.papers.image_parts.formats.load_images` for this and
             for the options ``validation`` and ``channels``; ``None`` for glyphs.
         validation: folder, archive or Parquet file of the validation part, where it is not in ``data``.
         channels: 1 or 3; ``None`` for those of the images.

@@ -9,7 +9,7 @@ from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
-from cbs.workloads.linear_regression import LinearRegressionWorkload
+from extensions.papers.workloads.linear_regression import LinearRegressionWorkload
 
 
 def build(**options: float) -> LinearRegressionWorkload:

@@ -12,10 +12,10 @@ from torch import Tensor
 from cbs.errors import ConfigError
 from cbs.registry.domains import whole
 from cbs.workloads.base import TrainingStream
-from cbs.workloads.image_parts.data import ImageStream, as_bytes, decode, middle
-from cbs.workloads.image_parts.formats import load_images
-from cbs.workloads.image_parts.glyphs import CHARACTERS, GlyphStream, glyph_bitmaps, matplotlib_data
 from cbs.workloads.streams import DrawnExamples
+from extensions.papers.image_parts.data import ImageStream, as_bytes, decode, middle
+from extensions.papers.image_parts.formats import load_images
+from extensions.papers.image_parts.glyphs import CHARACTERS, GlyphStream, glyph_bitmaps, matplotlib_data
 
 LabelledImages = tuple[Tensor, Tensor]
 """Images ``[examples, channels, size, size]``, as numbers between 0 and 1 (bytes in fixed sets), and their classes."""
@@ -63,7 +63,7 @@ class ImageSource:
 def glyph_source(
     workload: str, *, size: int, classes: int, validation_examples: int | None = None, training_examples: int = 0
 ) -> ImageSource:
-    """Return an endless source of glyphs, see :class:`~cbs.workloads.image_parts.glyphs.GlyphStream`.
+    """Return an endless source of glyphs, see :class:`~extensions.papers.image_parts.glyphs.GlyphStream`.
 
     Raises:
         ConfigError: if the images are too small or there are not that many classes.
@@ -98,7 +98,7 @@ def data_source(
     validation_examples: int | None = None,
     training_examples: int = 0,
 ) -> ImageSource:
-    """Return a source of the user's own images, see :func:`~cbs.workloads.image_parts.formats.load_images`.
+    """Return a source of the user's own images, see :func:`~extensions.papers.image_parts.formats.load_images`.
 
     Args:
         workload: name of the workload, for error messages.

@@ -15,10 +15,10 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
-from cbs.workloads.image_parts import glyphs
-from cbs.workloads.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
-from cbs.workloads.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
-from cbs.workloads.images import images
+from extensions.papers.image_parts import glyphs
+from extensions.papers.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
+from extensions.papers.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
+from extensions.papers.workloads.images import images
 from tests.kinds import kinds
 
 IMAGENET = {"classes": 1000, "channels": 3, "size": 224, "norm": "batch"}

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, DataError
-from cbs.workloads.autoencoder import autoencoder
-from cbs.workloads.image_parts import sources
-from cbs.workloads.lstm import LSTMLanguageModel, lstm
 from cbs.workloads.text_parts.source_code import source_code_corpus
-from cbs.workloads.vae import vae
+from extensions.papers.image_parts import sources
+from extensions.papers.workloads.autoencoder import autoencoder
+from extensions.papers.workloads.lstm import LSTMLanguageModel, lstm
+from extensions.papers.workloads.vae import vae
 
 
 def test_an_lstm_written_out() -> None:

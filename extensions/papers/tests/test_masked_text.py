@@ -13,8 +13,8 @@ from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
-from cbs.workloads.masked_text import MaskedTextWorkload, masked_text
 from cbs.workloads.text_parts.corpus import embedded_corpus
+from extensions.papers.workloads.masked_text import MaskedTextWorkload, masked_text
 
 
 def draw(workload: MaskedTextWorkload, examples: int) -> tuple[Tensor, Tensor, Tensor]:

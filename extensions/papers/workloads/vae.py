@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from cbs.registry.domains import all_whole, number
 from cbs.workloads import WORKLOADS
-from cbs.workloads.autoencoder import AutoencoderWorkload, layers, unlabelled_source
 from cbs.workloads.base import TrainingStream
-from cbs.workloads.image_parts.sources import ImageSource
 from cbs.workloads.likelihoods import FixedSet
 from cbs.workloads.streams import DrawnExamples
+from extensions.papers.image_parts.sources import ImageSource
+from extensions.papers.workloads.autoencoder import AutoencoderWorkload, layers, unlabelled_source
 
 NoisyImages = tuple[Tensor, Tensor]
 """Images ``[examples, channels, size, size]`` and standard normal numbers ``[examples, code]``."""
