@@ -31,7 +31,7 @@ from cbs.registry.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests import fresh
-from tests.command_line import of_extensions
+from tests.cases import of_extensions
 from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
 
@@ -222,7 +222,7 @@ NAMES = [
     ("noise-scale", "--probe", SOURCES),
     ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
-    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "report", "scale")),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "scale")),
     *((command, "--figures", VENUES) for command in ("analyze", "budget", "compare", "lr", "recommend", "scale")),
 ]
 
@@ -329,7 +329,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
             for command, *more in (
                 ["analyze"],
                 ["compare"],
-                ["report"],
                 ["scale"],
                 ["recommend", "--throughput", ASSUMED],
             )
@@ -346,7 +345,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
             for command, *more in (
                 ["analyze"],
                 ["compare"],
-                ["report"],
                 ["scale", "results"],
                 ["fit", "steps.csv"],
                 ["recommend", "--throughput", ASSUMED],
@@ -354,7 +352,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         ),
         *(
             ([command, *more, "--resamples", "99"], ["resamples", "at least 100"])
-            for command, *more in (["analyze"], ["compare"], ["report"], ["scale", "results"], ["fit", "steps.csv"])
+            for command, *more in (["analyze"], ["compare"], ["scale", "results"], ["fit", "steps.csv"])
         ),
         (["analyze", "--figures", "icl"], ["icl", "did you mean icml"]),
         (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),

@@ -25,7 +25,7 @@ from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
-from tests.command_line import PRESENT, Case, Flags, answer, of_extensions
+from tests.cases import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
 
 COMMON: dict[str, Case] = {
@@ -129,14 +129,6 @@ FLAGS: dict[str, Flags] = {
             "analysis.read.throughput.read_throughput": "the table",
         },
         base=["--throughput", "times.csv"],
-    ),
-    "report": Flags(
-        {
-            "analysis.questions.report.answer.report": answer,
-            "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
-            "analysis.questions.report.answer.follow": answer,
-        },
-        cases={"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},

@@ -19,9 +19,7 @@ from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.checkpoints import LocalVerdict, number_of
-from analysis.questions.local.section import TITLE
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
-from analysis.questions.report.answer import report
 from analysis.read.branches import Branched
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
@@ -215,32 +213,6 @@ def test_a_rate_at_which_a_seed_diverged_stands_for_no_seed() -> None:
     assert branches.lr_factors.tolist() == [0.9]
     assert branches.arranged(branches.branched.trials["loss"].to_numpy()).losses.tolist() == [[2.1]] * 3
     assert not branches.diverged.any()
-
-
-def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda *_: [])
-    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
-    write(tmp_path / "branches", checkpoints=CHECKPOINTS[:2])
-    page = report(tmp_path, output=tmp_path / "page.html", config=FAST)
-    text = page.path.read_text()
-    assert f'<h2 id="added-1-title">{TITLE}</h2>' in text
-    assert text.count("Local critical batch size along the run") >= 1
-    assert f'id="figure-{page.figures}"' in text
-    assert f'id="figure-{page.figures + 1}"' not in text
-    shutil.rmtree(tmp_path / "branches")
-    assert TITLE not in report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
-
-
-def test_branches_that_cannot_be_read_leave_the_page_of_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise ResultsError("no branch trained to the end of its window")
-
-    monkeypatch.setattr("analysis.questions.local.section.section", broken)
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
-    text = report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
-    assert "Not shown: no branch trained to the end of its window" in text
 
 
 def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(tmp_path: Path, answered: LocalBatchSizes) -> None:

@@ -1,5 +1,5 @@
-"""What tests of the command line know of a command; of those of an extension it stands in its
-``tests/command_line.py``."""
+"""What general tests know of a command and of others; of an extension it stands in its
+``tests/cases.py``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "a
 def of_extensions(name: str) -> Iterator[Any]:
     """The tables of a name, such as ``FLAGS``, that extensions have."""
     for folder in extensions():
-        if (folder.path / "tests" / "command_line.py").is_file():
-            module = importlib.import_module(f"{folder.package}.tests.command_line")
+        if (folder.path / "tests" / "cases.py").is_file():
+            module = importlib.import_module(f"{folder.package}.tests.cases")
             if hasattr(module, name):
                 yield getattr(module, name)

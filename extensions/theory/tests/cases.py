@@ -1,6 +1,6 @@
-"""What tests of the command line know of the commands of this extension."""
+"""What general tests know of this extension."""
 
-from tests.command_line import PRESENT, Flags, answer
+from tests.cases import PRESENT, Flags, answer
 
 FLAGS = {
     "theory quadratic": Flags(

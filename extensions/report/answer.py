@@ -31,13 +31,13 @@ from analysis.present.answers import definitions, doublings, example_units, poin
 from analysis.present.figures import figures_of, pictures, scopes
 from analysis.present.sentences import facts, sentence
 from analysis.present.table import Table
-from analysis.questions.report import bibliography, content, vector
 from analysis.read.results import Results, load
 from cbs.errors import ResultsError
 from cbs.files import atomic_file, refuse_links
 from cbs.registry import extensions
 from cbs.trial.store import LOCK, STALE_SECONDS, find_sweeps
 from cbs.trial.target import Target
+from extensions.report import bibliography, content, vector
 
 LINES = 120
 """Number of rows of points above which their tables are folded."""
@@ -189,7 +189,7 @@ def render(
     rest is as for :func:`report`."""
     folders = {group.sweep: group for group in results.groups}
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("analysis.questions.report", "."),
+        loader=jinja2.PackageLoader("extensions.report", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -14,7 +14,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.findings import Analysis
 from analysis.phrases import ends, number
 from analysis.present.figures import Picture, pictures
-from analysis.questions.report.vector import drawn
+from extensions.report.vector import drawn
 from tests.factories import Truth, sweep
 
 TITLE = re.compile(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"><title>([^<]*)</title>')
@@ -79,7 +79,7 @@ def test_what_stands_elsewhere_than_at_its_number_says_nothing(found: dict[str, 
 
 def test_a_figure_without_numbers_has_no_circles() -> None:
     from analysis.present import style
-    from analysis.questions.report.hover import values
+    from extensions.report.hover import values
 
     figure, (axes,) = style.grid(1)
     axes.plot([1, 2], [1, 2], "o")

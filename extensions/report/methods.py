@@ -20,10 +20,10 @@ from analysis.phrases import number, percent, plural
 from analysis.present.answers import example_units, lrs_tried
 from analysis.present.sentences import sentence
 from analysis.present.table import ESCAPED
-from analysis.questions.report import bibliography
 from analysis.read.results import load
 from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
 from cbs.trial.target import Target
+from extensions.report import bibliography
 
 UNNAMED = "imported"
 """Name of the workload of runs that were imported without one."""

@@ -47,7 +47,7 @@ def command(
     if methods:
         if output is not None or live:
             raise ConfigError("--methods prints and writes no page: leave out --output and --live")
-        from analysis.questions.report.methods import methods as methods_of
+        from extensions.report.methods import methods as methods_of
 
         with errors.status("analyzing"):
             found = methods_of(results, targets=target or None, metric=metric, config=config)
@@ -55,7 +55,7 @@ def command(
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return
     with errors.status("analyzing"):
-        from analysis.questions.report.answer import Page, follow, report
+        from extensions.report.answer import Page, follow, report
 
         command = command_line()
         about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}

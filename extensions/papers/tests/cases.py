@@ -1,8 +1,8 @@
-"""What tests of the command line know of the commands of this extension."""
+"""What general tests know of this extension."""
 
 from extensions.papers.experiments import PaperRecipe
 from extensions.papers.reproducing.price import RunPrice
-from tests.command_line import Flags, answer
+from tests.cases import Flags, answer
 
 PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
 

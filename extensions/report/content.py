@@ -22,8 +22,8 @@ from analysis.phrases import DASH, with_interval
 from analysis.plain import flat
 from analysis.present.sentences import good, if_hyperbola, meaning, unmarked
 from analysis.present.table import Column, Table
-from analysis.questions.report import bibliography
 from analysis.read.results import Results
+from extensions.report import bibliography
 
 MESSAGES = 20
 """Largest number of trial messages that are shown."""

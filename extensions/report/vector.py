@@ -18,7 +18,7 @@ from analysis.present import style
 from analysis.present.figures import Picture
 from analysis.present.style.scales import FONT
 from analysis.present.table import Column, Table
-from analysis.questions.report.hover import values
+from extensions.report.hover import values
 
 LONGEST_TABLE = 60
 """Number of rows shown of the table behind a figure; the download has all."""

@@ -10,12 +10,12 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.questions.report import bibliography
-from analysis.questions.report.methods import methods
 from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
+from extensions.report import bibliography
+from extensions.report.methods import methods
 from tests.factories import Truth, sweep
 
 FAST = AnalysisConfig(resamples=100)
