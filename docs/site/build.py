@@ -28,7 +28,7 @@ PUBLIC = (
     "cbs.noise_scale.estimate.Estimate",
     "cbs.optimizers.merit.MERIT",
     "cbs.optimizers.lamb.LAMB",
-    "cbs.testing.check",
+    "extensions.conformance.check",
     "sweeps.spec.spec.Sweep",
     "sweeps.launching.loop.run_sweep",
     "analysis.questions.analyze.answer.analyze",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cbs.testing.subjects import Failure, NotApplicable, Subject
+from extensions.conformance.subjects import Failure, NotApplicable, Subject
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.contract import CheckedOptimizer
-from cbs.testing import Subject, subject
+from extensions.conformance import Subject, subject
 
 
 class Good(CheckedOptimizer):

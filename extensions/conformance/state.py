@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.testing.check import check
-from cbs.testing.subjects import Failure, OptimizerRun, Subject, ensure, same
+from extensions.conformance.check import check
+from extensions.conformance.subjects import Failure, OptimizerRun, Subject, ensure, same
 
 State = dict[str, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from cbs.testing.check import check
-from cbs.testing.construction import takes
-from cbs.testing.options import draws, feed
-from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure
+from extensions.conformance.check import check
+from extensions.conformance.construction import takes
+from extensions.conformance.options import draws, feed
+from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, ensure
 
 NO_AVERAGE = (1e-4, 1e-4)
 """Betas of averages that hold almost only the latest gradient; some methods refuse 0."""

@@ -4,9 +4,9 @@
 makes a test of each check.
 """
 
-from cbs.testing.check import ContractCheck
-from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
-from cbs.testing.suite import Report, checks, conformance_test, examine
+from extensions.conformance.check import ContractCheck
+from extensions.conformance.subjects import Failure, NotApplicable, Subject, subject
+from extensions.conformance.suite import Report, checks, conformance_test, examine
 
 __all__ = [
     "ContractCheck",

@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from cbs.testing.check import check
-from cbs.testing.state import again, through_file
-from cbs.testing.subjects import Failure, OptimizerRun, Subject, ensure, moved, same
+from extensions.conformance.check import check
+from extensions.conformance.state import again, through_file
+from extensions.conformance.subjects import Failure, OptimizerRun, Subject, ensure, moved, same
 
 PEAK = 0.125
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.problem import ProblemOptimizer
-from cbs.testing.check import check
-from cbs.testing.construction import REFUSALS, takes
-from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, same
+from extensions.conformance.check import check
+from extensions.conformance.construction import REFUSALS, takes
+from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, same
 
 MATRICES = ("hidden.weight", "head.weight")
 

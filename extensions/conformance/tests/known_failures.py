@@ -1,4 +1,5 @@
-"""What classes of pytorch_optimizer and torch do not keep of :mod:`cbs.testing`, and why; tests fail if one does."""
+"""What classes of pytorch_optimizer and torch do not keep of :mod:`extensions.conformance`, and why; tests fail if one
+does."""
 
 from __future__ import annotations
 

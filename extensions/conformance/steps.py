@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.testing.check import check
-from cbs.testing.subjects import Failure, OptimizerRun, Shapes, Subject, ensure, moved, same
+from extensions.conformance.check import check
+from extensions.conformance.subjects import Failure, OptimizerRun, Shapes, Subject, ensure, moved, same
 
 ODD: Shapes = {
     "scalar": (),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cbs.testing import adam_kind, construction, options, state, steps, surroundings
-from cbs.testing.check import CHECKS, ContractCheck
-from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
+from extensions.conformance import adam_kind, construction, options, state, steps, surroundings
+from extensions.conformance.check import CHECKS, ContractCheck
+from extensions.conformance.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine"]
 _FILES = (construction, steps, options, adam_kind, state, surroundings)  # importing these fills CHECKS
@@ -62,7 +62,7 @@ def examine(
 
     Args:
         target: a class of optimizers, a name that ``--optim`` accepts, or a subject; see
-            :func:`~cbs.testing.subjects.subject`.
+            :func:`~extensions.conformance.subjects.subject`.
         only: some of :func:`checks`; all by default.
         how: ``lr``, ``matrices`` and options of every construction, passed on to ``subject``.
     """
