@@ -108,7 +108,7 @@ def test_only_a_sweep_with_a_tuned_number_has_that_figure(two: Path) -> None:
 
 
 def test_steps_stand_against_both_batch_sizes_of_a_method_with_inner_steps(tmp_path: Path, two: Path) -> None:
-    names = {f"gauss_newton(inner_batch_size={size})": Truth(min_steps=20.0 + size) for size in (8, 32)}
+    names = {f"mine(inner_batch_size={size})": Truth(min_steps=20.0 + size) for size in (8, 32)}
     sweep(tmp_path, names, variants=True, batch_sizes=(64, 256), lrs=(2e-3, 4e-3))
     answers = analyze(tmp_path, QUICK).answers
     kind = FIGURES["inner_batch"]

@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cbs.optimizers.problem import Batch, ModelFunction, Problem, count_examples, micro_batches
-from cbs.optimizers.second_order.curvature import loss_gradient, model_gradient
+from extensions.second_order.curvature import loss_gradient, model_gradient
 
 Model = Callable[[Problem, Tensor, Batch, Tensor], Tensor]
 """Function ``(problem, y0, batch, J Delta)`` that returns the gradient of every example's modelled loss with respect to

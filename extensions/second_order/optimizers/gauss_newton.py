@@ -17,8 +17,8 @@ from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated
 from cbs.optimizers.muon import muon
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer, count_examples, examples
-from cbs.optimizers.second_order.line_search import best_fraction
-from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
+from extensions.second_order.line_search import best_fraction
+from extensions.second_order.linearization import Linearization, full, layers, prox_linear
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 INNER = ("muon", "adamw")
@@ -28,7 +28,7 @@ INNER_SCHEDULES = ("cosine", "constant")
 class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     r"""Each step minimizes a Gauss-Newton model of the loss with an inner optimizer, then does a line search.
 
-    With the model Q of :mod:`cbs.optimizers.second_order.linearization` around the parameters :math:`\theta_t`:
+    With the model Q of :mod:`extensions.second_order.linearization` around the parameters :math:`\theta_t`:
 
     1. N steps of the inner optimizer on Q, each on examples of its own, lead to :math:`\hat\theta`;
     2. :math:`\theta_{t+1} = \theta_t + \alpha (\hat\theta - \theta_t)` with the :math:`\alpha` in
@@ -48,7 +48,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     Variants: ``"full"``; ``"prox_linear"``, where only the model is linearized, not the loss; ``"layerwise"``, where
     each layer has a full model of its own with all others at :math:`\theta_t`, and the solutions are combined. A layer
     is a block of a numbered stack or, elsewhere, a module that holds parameters (see
-    :func:`cbs.optimizers.second_order.linearization.layers`).
+    :func:`extensions.second_order.linearization.layers`).
 
     ``inner_clip`` limits the gradient norm of every inner step, as the authors' code does with 1. The norm is taken
     over the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cbs.optimizers.problem import ModelFunction, Problem
-from cbs.optimizers.sophia import curvature_diagonal, sophia
-from tests.references.gauss_newton import dense
+from extensions.second_order.optimizers.sophia import curvature_diagonal, sophia
+from extensions.second_order.tests.reference import dense
 
 DOUBLE = torch.float64
 

@@ -1,5 +1,5 @@
 """Gauss-Newton models of a loss from dense derivatives, one output at a time: the slow twin of
-``cbs.optimizers.second_order.linearization`` and ``cbs.optimizers.gauss_newton.GaussNewton``."""
+``extensions.second_order.linearization`` and ``extensions.second_order.optimizers.gauss_newton.GaussNewton``."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from cbs.compute import seeding
-from cbs.optimizers.gauss_newton import GaussNewton, divide, gauss_newton
 from cbs.optimizers.problem import ModelFunction, Problem
-from cbs.optimizers.second_order.line_search import FRACTIONS, best_fraction, mean_loss
-from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
 from cbs.workloads.text_parts import GPT, GPTShape
+from extensions.second_order.line_search import FRACTIONS, best_fraction, mean_loss
+from extensions.second_order.linearization import Linearization, full, layers, prox_linear
+from extensions.second_order.optimizers.gauss_newton import GaussNewton, divide, gauss_newton
+from extensions.second_order.tests.reference import GaussNewtonTwin, dense, full_gradient
 from tests.kinds import kinds
-from tests.references.gauss_newton import GaussNewtonTwin, dense, full_gradient
 
 DOUBLE = torch.float64
 
