@@ -203,7 +203,7 @@ def _group(packages: Sequence[ModuleType]) -> typer.Typer:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by what is typed, ``analyze`` or ``schedule plan``."""
+    """Every command by what is typed; one of a group after the name of the group."""
     by_name: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)

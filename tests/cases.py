@@ -1,5 +1,4 @@
-"""What general tests know of a command and of others; of an extension it stands in its
-``tests/cases.py``."""
+"""What general tests have to know of a command; an extension says it in its own ``tests/cases.py``."""
 
 from __future__ import annotations
 

@@ -23,3 +23,5 @@ MISTAKES = [
 ]
 
 STATEMENTS = [("figures.md", "writes the page again every {} seconds", lambda: (REFRESH,))]
+
+DRAWING = ["report"]

@@ -45,3 +45,17 @@ MISTAKES = [
     (["schedule", "plan", "0:8 90:64 95:8", "--budget", "200"], ["might be skipped"]),
     (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
 ]
+
+CALLS = {"schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"]}
+
+ASKING = {"TRAINERS": "schedule plan 0:8 --budget 1000"}
+"""A command that needs the entry, or all entries, of a registry."""
+
+
+def of_table(words: list[str]) -> bool:
+    """Whether nothing is planned, and a table of stages read."""
+    return ":" in words[0]
+
+
+QUICK = {"schedule plan": of_table}
+"""Commands that take a second or two where this is true of their words."""

@@ -24,3 +24,6 @@ FLAGS = {
     ),
     "theory temperature": Flags({"extensions.theory.temperature.temperature": answer, **PRESENT}, base=["results"]),
 }
+
+CALLS: dict[str, list[str]] = {"theory quadratic": []}
+"""It reads no folder."""
