@@ -29,7 +29,7 @@ def command(
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Also write the verdicts there, for cbs recipes atlas: docs/atlas."),
+        typer.Option(metavar="FOLDER", help="Also write the verdicts there, for cbs recipes atlas."),
     ] = None,
     max_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds.")

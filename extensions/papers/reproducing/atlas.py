@@ -20,8 +20,8 @@ HEAD = """# Atlas: what of the literature was found again
 
 A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the
 [verdict](papers.md#verdicts). What is to be found was written into the recipe before it was first run, and stays.
-`cbs recipes atlas` makes this page from `docs/atlas/`; the command above each table does it again, in so many seconds
-of one core.
+`cbs recipes atlas` makes this page from `extensions/papers/atlas/`; the command above each table does it again, in so
+many seconds of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """

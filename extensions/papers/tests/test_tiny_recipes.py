@@ -14,7 +14,7 @@ from extensions.papers.reproducing.reproduce import reproduce
 from tests.sweeps.alone import without_ray
 
 MINUTES, CORES = 10, 2
-RECORDS = Path(__file__).parents[3] / "docs" / "atlas"
+RECORDS = Path(__file__).parents[1] / "atlas"
 
 
 @pytest.mark.slow

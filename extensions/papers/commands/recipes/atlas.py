@@ -10,15 +10,15 @@ import typer
 
 def command(
     tables: Annotated[Path, typer.Argument(help="Folder of verdicts, which cbs reproduce --record writes.")] = Path(
-        "docs/atlas"
+        "extensions/papers/atlas"
     ),
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("docs/atlas.md"),
 ) -> None:
     """Write a page of every statement: published value, our value, verdict.
 
-    Example: cbs recipes atlas docs/atlas
+    Example: cbs recipes atlas extensions/papers/atlas
 
-    Example: cbs recipes atlas docs/atlas -o page.md
+    Example: cbs recipes atlas extensions/papers/atlas -o page.md
     """
     from extensions.papers.reproducing.atlas import atlas
 
