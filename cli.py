@@ -219,15 +219,17 @@ def neighbours() -> None:
     These are common names; another distribution may put its own package in front of ours, or on top of it.
 
     Raises:
-        ConfigError: naming the path of the rival.
+        ConfigError: naming the path of the rival, or what is not installed.
     """
     home = Path(__file__).resolve().parent
     for name in ("sweeps", "analysis", *([BUILT_IN] if (home / BUILT_IN).is_dir() else [])):
         spec = importlib.util.find_spec(name)
-        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         ours = home / name / "__init__.py"
+        if spec is None:  # an editable installation finds the packages that there were when it was made
+            raise ConfigError(f"{ours.parent} is not installed with the rest; install {DISTRIBUTION} again")
+        origin = Path(spec.origin).resolve() if spec.origin else None
         if origin != ours:
-            where = origin or (list(spec.submodule_search_locations or []) if spec is not None else "nowhere")
+            where = origin or list(spec.submodule_search_locations or [])
             problem = f"another package called {name!r} is in the way at {where} (ours belongs at {ours.parent})"
         elif f'"{DISTRIBUTION}"' not in ours.read_text():
             problem = f"another package called {name!r} has overwritten ours at {ours}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -499,6 +500,15 @@ def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
     assert answer.returncode == 2
     assert one_line(answer.stderr), answer.stderr
     assert str(tmp_path / name) in answer.stderr
+
+
+def test_a_package_that_an_older_installation_does_not_find_is_named(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "extensions" else found(name))
+    with pytest.raises(
+        ConfigError, match="extensions is not installed with the rest; install critical-batch-size again"
+    ):
+        cli.neighbours()
 
 
 def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):
