@@ -25,6 +25,14 @@ def test_every_folder_of_modules_is_a_package_and_is_installed():
     assert set(installed) == {".".join(parts) for parts in folders if "tests" not in parts}
 
 
+def test_files_beside_modules_are_installed_with_them():
+    packages = {module.parent for top in TOPS for module in (ROOT / top).rglob("__init__.py")}
+    files = [file for package in packages for file in package.iterdir() if file.is_file() and file.suffix != ".py"]
+    assert {file.suffix for file in files} >= {".css", ".html", ".mplstyle"}
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["*"]
+    assert [file for file in files if not any(map(file.match, patterns))] == []
+
+
 def test_the_version_is_the_same_everywhere():
     assert cbs.__version__ == PROJECT["project"]["version"]
     assert f"## {cbs.__version__}" in (ROOT / "CHANGELOG.md").read_text()
