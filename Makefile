@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Dozens of processes of the tests would compile what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check lint docs numbers bench calibrate gpu-check clean help
+.PHONY: demo test test-core test-all check lint docs numbers bench calibrate gpu-check clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -44,13 +44,16 @@ endef
 test: $(STAMP)  ## the tests, and lint beside them
 	$(call beside_lint,$(PYTEST))
 
+test-core: $(STAMP)  ## the tests of cbs, sweeps and analysis, without those of extensions
+	$(PYTEST) tests
+
 test-all: $(STAMP)  ## every test, the slow ones too, and lint beside them
 	$(call beside_lint,$(PYTEST) -m 'slow or not slow')
 
 check: $(STAMP)  ## in a minute: style, and the tests of what has changed since the last commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -x -q -n 0 $$(git diff --name-only HEAD -- 'tests/*test_*.py') tests/test_names.py tests/test_cli.py
+	$(BIN)/python -m pytest -x -q -n 0 $$(git diff --name-only HEAD -- 'tests/*test_*.py' 'extensions/*test_*.py') tests/test_names.py tests/test_cli.py
 
 docs: $(STAMP)  ## the site of the documentation, in build/site/html; stops at a link that leads nowhere
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -44,7 +44,7 @@ from cbs import interrupts
 from cbs.command_line import command_line
 from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.commands import command_modules, typed
-from cbs.registry.extensions import load
+from cbs.registry.extensions import BUILT_IN, load
 
 PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
@@ -203,7 +203,7 @@ def _group(packages: Sequence[ModuleType]) -> typer.Typer:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by what is typed, ``analyze`` or ``schedule plan``."""
+    """Every command by what is typed; one of a group after the name of the group."""
     by_name: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
@@ -214,20 +214,22 @@ def commands() -> dict[str, Any]:
 
 
 def neighbours() -> None:
-    """Check that ``sweeps`` and ``analysis`` are the ones installed with this command.
+    """Check that ``sweeps``, ``analysis`` and ``extensions`` are the ones installed with this command.
 
-    Both are common names; another distribution may put its own package in front of ours, or on top of it.
+    These are common names; another distribution may put its own package in front of ours, or on top of it.
 
     Raises:
-        ConfigError: naming the path of the rival.
+        ConfigError: naming the path of the rival, or what is not installed.
     """
     home = Path(__file__).resolve().parent
-    for name in ("sweeps", "analysis"):
+    for name in ("sweeps", "analysis", *([BUILT_IN] if (home / BUILT_IN).is_dir() else [])):
         spec = importlib.util.find_spec(name)
-        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         ours = home / name / "__init__.py"
+        if spec is None:  # an editable installation finds the packages that there were when it was made
+            raise ConfigError(f"{ours.parent} is not installed with the rest; install {DISTRIBUTION} again")
+        origin = Path(spec.origin).resolve() if spec.origin else None
         if origin != ours:
-            where = origin or (list(spec.submodule_search_locations or []) if spec is not None else "nowhere")
+            where = origin or list(spec.submodule_search_locations or [])
             problem = f"another package called {name!r} is in the way at {where} (ours belongs at {ours.parent})"
         elif f'"{DISTRIBUTION}"' not in ours.read_text():
             problem = f"another package called {name!r} has overwritten ours at {ours}"

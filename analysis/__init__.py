@@ -1,6 +1,6 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
-Data flows one way: ``read``, ``estimate``, ``questions`` and ``extensions``, which ``present`` prints and writes.
+Data flows one way: ``read``, ``estimate`` and ``questions``, which ``present`` prints and writes.
 ``from analysis import analyze`` asks the main question.
 """
 

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.registry.choices import Choice
 from cbs.schedules.batch_size import ClosedLoop, OpenLoop, RunSettings, build_batch_schedule
 from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed
 from cbs.schedules.learning_rate import build_schedule
 from cbs.trial.config import Schedule
+from extensions.theory.noisy_quadratic import NoisyQuadratic
 
 MODEL = NoisyQuadratic.power_law(200, power=1.0)
 TARGET, FIRST, BUDGET = 0.05, 8, 24_000

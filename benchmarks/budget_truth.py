@@ -1,7 +1,7 @@
 """Simulated sweeps at an equal budget whose truth is known: how often ``cbs budget`` is right.
 
 The expected loss after E examples at every batch size and learning rate is that of the noisy quadratic in closed form
-(:mod:`analysis.extensions.theory.noisy_quadratic`); a trial is that plus normal noise, part of which the learning
+(:mod:`extensions.theory.noisy_quadratic`); a trial is that plus normal noise, part of which the learning
 rates of a seed share. ``python -m benchmarks.budget_truth`` prints the table of docs/evidence.md.
 """
 
@@ -22,11 +22,11 @@ from analysis.estimate.best_rate import at_best
 from analysis.estimate.margin import Standing
 from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
-from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from analysis.phrases import number
 from analysis.questions.budget.equivalence import equivalence
 from analysis.questions.budget.pairs import pair
+from extensions.theory.noisy_quadratic import NoisyQuadratic
+from extensions.theory.noisy_quadratic.modes import modes_of
 
 SIZES = tuple(2**power for power in range(2, 11))
 COMMON = 0.5
@@ -47,7 +47,7 @@ class Setting:
         offset: ln of the default learning rate over the best one at the middle batch size, where the search begins.
         factor: between neighbouring learning rates.
         method, momentum, power: of the optimizer, see
-            :func:`analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
+            :func:`extensions.theory.noisy_quadratic.modes.modes_of`.
         budget: examples.
         within: margin over the least loss.
         rival: loss of a second optimizer over that of the first.

@@ -27,15 +27,15 @@ import numpy as np
 
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.answer import plan_schedule
-from analysis.extensions.schedule_plan.of_sweep import of_sweep
-from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest
-from analysis.extensions.theory.noisy_quadratic import tuned
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
 from cbs.errors import CbsError
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
+from extensions.schedules.plan.answer import plan_schedule
+from extensions.schedules.plan.of_sweep import of_sweep
+from extensions.schedules.plan.plans import PlanOutcome, PlanRequest
+from extensions.theory.noisy_quadratic import tuned
 
 
 def _quadratic(
@@ -62,7 +62,7 @@ PLANNED = CASES | {
     )
 }
 """Those of the calibration, and six with another spectrum, momentum or preconditioner, the last of which reaches the
-target in 4 to 100 steps. The errors of :mod:`analysis.extensions.schedule_plan.outcome` were chosen without looking at
+target in 4 to 100 steps. The errors of :mod:`extensions.schedules.plan.outcome` were chosen without looking at
 plans of the two that are called unseen."""
 
 RATIO = math.sqrt(2.0)

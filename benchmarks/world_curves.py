@@ -15,8 +15,8 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
-from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
-from analysis.extensions.theory.noisy_quadratic.search import tuned
+from extensions.theory.noisy_quadratic.model import NoisyQuadratic
+from extensions.theory.noisy_quadratic.search import tuned
 
 Curve = Callable[[np.ndarray], np.ndarray]
 """``B / B_0`` -> ``S / S_0``."""

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from analysis.estimate.fit_table import fit_table
-from analysis.extensions.theory.noisy_quadratic import modes_of
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import shared_stream
 from benchmarks.calibration import truth as truths
@@ -33,6 +32,7 @@ from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoiseStream
 from sweeps.spec.cell import Cell
+from tests.references.noisy_quadratic import expected_losses
 
 SMALL = {
     name: dataclasses.replace(case, dimension=40, batch_sizes=sizes, budget=(300, 6000))
@@ -57,7 +57,7 @@ def known(case: Case, lr: float = 0.5) -> Truth:
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 100])
 def test_a_walk_has_the_second_moments_of_the_closed_form(case: Case, steps: int) -> None:
     walk = Walk(case.theory, 0.7, 8.0, case.momentum, case.power)
-    expected = modes_of(case.theory, case.method, 0.7, case.momentum, power=case.power).loss(steps, 8.0)
+    expected = expected_losses(case.theory, case.method, case.momentum, [(0.7, 8.0)] * steps, case.power)[-1]
     loss = 0.5 * (case.theory.curvature * walk.second_moments(steps)).sum()
     assert loss == pytest.approx(float(expected), rel=1e-6)
 

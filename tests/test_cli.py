@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -31,21 +32,34 @@ from cbs.registry.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests import fresh
+from tests.cases import of_extensions
 from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
 
 ROOT = Path(__file__).resolve().parents[1]
+GROUPS = sorted({command.split()[0] for command in COMMANDS if " " in command})
+PLACES = [ROOT / "sweeps" / "commands", *ROOT.glob("analysis/*/*/commands"), *ROOT.glob("extensions/*/commands")]
 EXPECTED = (
     {
         " ".join([*path.relative_to(folder).parts[:-1], path.stem.strip("_").replace("_", "-")])
-        for folder in [ROOT / "sweeps" / "commands", *(ROOT / "analysis").glob("*/*/commands")]
+        for folder in PLACES
         for path in folder.rglob("*.py")
         if path.stem != "__init__"
     }
-    | {path.parent.name for path in ROOT.glob("sweeps/commands/*/__init__.py") if "def command(" in path.read_text()}
-    | {path.parent.name.strip("_").replace("_", "-") for path in (ROOT / "analysis").glob("*/*/command.py")}
+    | {
+        path.parent.name
+        for folder in PLACES
+        for path in folder.glob("*/__init__.py")
+        if "def command(" in path.read_text()
+    }
+    | {
+        path.parent.name.strip("_").replace("_", "-")
+        for path in [*ROOT.glob("analysis/*/*/command.py"), *ROOT.glob("extensions/*/command.py")]
+    }
 )
 
+
+COMPLETED = [package for packages in of_extensions("COMPLETED") for package in packages]
 
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
 
@@ -99,7 +113,7 @@ def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monk
     assert capsys.readouterr().err.splitlines() == ["beginning", "halfway"]
 
 
-@pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", "sweeps.papers"])
+@pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", *COMPLETED])
 def test_the_shell_completes_names_wherever_one_is_asked_for(package):
     names = listed(package)
     asking = [
@@ -122,13 +136,6 @@ def test_the_shell_completes_rare_options_too():
     assert [entry.value for entry in command.shell_complete(context, "--resu")] == ["--resume"]
 
 
-@pytest.mark.parametrize("group", ["schedule", "theory", "recipes"])
-def test_a_list_of_commands_is_not_cut(run, group, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run(group, "--help")
-    assert "..." not in out.split("Commands:")[1]
-
-
 def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run("--help")
@@ -143,8 +150,8 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
         {command.partition(" ")[0] for command in EXPECTED}
     )
     assert {"sweep", "noise-scale", "throughput", "status"} <= {*under["Measure"]}
-    assert {"analyze", "budget", "fit", "lr", "compare", "scale", "report"} <= {*under["Analyze"]}
-    assert {"recommend", "schedule"} <= {*under["Decide"]}
+    assert {"analyze", "budget", "fit", "lr", "compare", "scale", "local"} <= {*under["Analyze"]}
+    assert "recommend" in under["Decide"]
     assert {"import", "merge"} <= {*under["Bring your data"]}
 
 
@@ -154,10 +161,14 @@ def panels(out):
     return {name: rows for name, rows in zip(parts[::2], parts[1::2], strict=True) if name != "Options"}
 
 
-def test_a_group_of_commands_says_which_there_are(run):
-    code, out, _ = run("schedule")
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_of_commands_says_which_there_are(run, group, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(group, "--help")
     assert code == 0
-    assert {"judge", "plan"} <= set(out.split("Commands:")[1].split())
+    listed = out.split("Commands:")[1]
+    assert {command.split()[1] for command in COMMANDS if command.startswith(f"{group} ")} <= set(listed.split())
+    assert "..." not in listed  # nothing is cut
 
 
 def test_without_arguments_it_says_what_it_can_do(run):
@@ -212,7 +223,7 @@ NAMES = [
     ("noise-scale", "--probe", SOURCES),
     ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
-    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "report", "scale")),
+    *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "scale")),
     *((command, "--figures", VENUES) for command in ("analyze", "budget", "compare", "lr", "recommend", "scale")),
 ]
 
@@ -319,23 +330,12 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
             for command, *more in (
                 ["analyze"],
                 ["compare"],
-                ["report"],
                 ["scale"],
                 ["recommend", "--throughput", ASSUMED],
             )
         ),
+        *(mistake for mistakes in of_extensions("MISTAKES") for mistake in mistakes),
         *(([*command.split(), "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
-        (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
-        (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
-        (
-            ["schedule", "plan", "0:8", "--budget", "4K", "--step-price", "3", "--resamples", "200"],
-            ["--step-price, options of the intervals"],
-        ),
-        (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
-        (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
-        (["schedule", "plan", "0:8", "--budget", "4"], ["holds no batch of 8"]),
-        (["schedule", "plan", "0:8 90:64 95:8", "--budget", "200"], ["might be skipped"]),
-        (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
         (["sweep", "--schedule", "saw", "--dry-run"], ["saw", "seesaw"]),
         (["sweep", "--schedule", "seesaw", "--dry-run"], ["'constant' does not decay"]),
         (["sweep", "--schedule", "growth(first_examples=100, gamma=1.5)", "--dry-run"], ["diverges"]),
@@ -346,7 +346,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
             for command, *more in (
                 ["analyze"],
                 ["compare"],
-                ["report"],
                 ["scale", "results"],
                 ["fit", "steps.csv"],
                 ["recommend", "--throughput", ASSUMED],
@@ -354,7 +353,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         ),
         *(
             ([command, *more, "--resamples", "99"], ["resamples", "at least 100"])
-            for command, *more in (["analyze"], ["compare"], ["report"], ["scale", "results"], ["fit", "steps.csv"])
+            for command, *more in (["analyze"], ["compare"], ["scale", "results"], ["fit", "steps.csv"])
         ),
         (["analyze", "--figures", "icl"], ["icl", "did you mean icml"]),
         (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
@@ -490,7 +489,7 @@ def test_seeds_are_a_count_or_a_list():
     assert parse_seeds("4,") == (4,)
 
 
-@pytest.mark.parametrize("name", ["sweeps", "analysis"])
+@pytest.mark.parametrize("name", ["sweeps", "analysis", "extensions"])
 def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a rival must not be imported')")
@@ -501,6 +500,15 @@ def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
     assert answer.returncode == 2
     assert one_line(answer.stderr), answer.stderr
     assert str(tmp_path / name) in answer.stderr
+
+
+def test_a_package_that_an_older_installation_does_not_find_is_named(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "extensions" else found(name))
+    with pytest.raises(
+        ConfigError, match="extensions is not installed with the rest; install critical-batch-size again"
+    ):
+        cli.neighbours()
 
 
 def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ import pytest
 import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
+from tests.cases import of_extensions
 from tests.factories import LRS, Truth, sweep
 from tests.kinds import kinds_of
 
@@ -250,19 +251,22 @@ RUN = ("fit", "compare", "lr", "status", "optimizers")
 """Those that take a second or two on a small sweep."""
 
 
-def of_table(name: str, words: list[str]) -> bool:
-    """Whether nothing is planned, and a table of stages read."""
-    return name == "schedule plan" and ":" in words[0]
+QUICK = {name: when for each in of_extensions("QUICK") for name, when in each.items()}
 
 
-def test_there_is_a_table_of_stages() -> None:
-    assert any(of_table(*found) for found in COMPLETE.values())
+def is_quick(name: str, words: list[str]) -> bool:
+    """Whether an extension says that this command line takes no longer, without fewer resamples."""
+    return name in QUICK and QUICK[name](words)
+
+
+def test_what_is_said_to_be_quick_is_there() -> None:
+    assert {name for name, words in COMPLETE.values() if is_quick(name, words)} == {*QUICK}
 
 
 ALIKE = {
     (name, *("results" if word.startswith("results") else word for word in words)): line
     for line, (name, words) in COMPLETE.items()
-    if name in RUN or of_table(name, words)
+    if name in RUN or is_quick(name, words)
 }
 """The lines to run; of those that differ in the folder alone, one."""
 
@@ -275,8 +279,7 @@ def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     for word in words:
         if word.startswith("results"):
             sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=LRS[1::2])
-    of_table = name == "schedule plan" and ":" in words[0]  # nothing is resampled
-    quick = ["--resamples", "100"] if "--resamples" in flags_of(name) and not of_table else []
+    quick = ["--resamples", "100"] if "--resamples" in flags_of(name) and name in RUN else []
     code, out, err = run(*name.split(), *words, *quick)
     assert code == 0, err
     assert out

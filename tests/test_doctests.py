@@ -16,18 +16,19 @@ from cbs.noise_scale import NoiseScaleMeter
 from cbs.optimizers import MERIT, OptimizerSpec
 from cbs.schedules.batch_size import ClosedLoop, OpenLoop
 from cbs.schedules.learning_rate import build_schedule
-from cbs.testing import examine
 from cbs.training.averaging import WeightAverage
 from cbs.training.run import run_trial
 from cbs.workloads import Workload
 
-ROOT = Path(cbs.__file__).parent
+ROOT = Path(cbs.__file__).parents[1]
+PLACES = [ROOT / "cbs", ROOT / "extensions"]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
 def modules() -> list[str]:
-    files = [file for file in sorted(ROOT.rglob("*.py")) if ">>> " in file.read_text(encoding="utf-8")]
-    return [".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__") for file in files]
+    files = [file for place in PLACES for file in sorted(place.rglob("*.py")) if "tests" not in file.parts]
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text(encoding="utf-8") for file in files}
+    return [name.removesuffix(".__init__") for name, text in names.items() if ">>> " in text]
 
 
 @pytest.mark.parametrize("name", modules())
@@ -48,7 +49,6 @@ def test_examples_run(name: str) -> None:
         run_trial,
         MERIT,
         NoiseScaleMeter,
-        examine,
         OptimizerSpec,
         Workload,
         WeightAverage,

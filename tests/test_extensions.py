@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -113,9 +114,10 @@ def test_an_extension_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_extension_called_as_another_is_refused(tmp_path: Path) -> None:
-    installed(tmp_path / "site", name="theory")
+    ours = extensions.within(extensions.BUILT_IN)[0]
+    installed(tmp_path / "site", name=ours.name)
     answer = ask(tmp_path, ["--help"], site=tmp_path / "site")
-    assert "two extensions are called theory: analysis.extensions.theory and far_away" in answer.stderr
+    assert f"two extensions are called {ours.name}: {ours.package} and far_away" in answer.stderr
 
 
 def test_a_command_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
@@ -130,23 +132,28 @@ def test_a_command_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree, with what is compiled of it, but for files that are just being compiled."""
     copied = tmp_path_factory.mktemp("tree")
-    for part in ("cbs", "sweeps", "analysis"):
-        shutil.copytree(ROOT / part, copied / part, ignore=shutil.ignore_patterns("*.pyc.*"))
+    for part in ("cbs", "sweeps", "analysis", extensions.BUILT_IN):
+        shutil.copytree(ROOT / part, copied / part, ignore=shutil.ignore_patterns("*.pyc.*", "tests"))
     shutil.copy(ROOT / "cli.py", copied)
     return copied
 
 
-@pytest.mark.parametrize("name", [folder.name for folder in extensions.within("analysis.extensions")])
-def test_without_an_extension_help_and_analysis_work(name: str, tree: Path, tmp_path: Path) -> None:
-    extension = tree / "analysis" / "extensions" / name
-    extension.rename(tmp_path / name)
+@pytest.mark.parametrize("name", ["", *(folder.name for folder in extensions.within(extensions.BUILT_IN))])
+def test_without_an_extension_everything_else_works(name: str, tree: Path, tmp_path: Path) -> None:
+    """Without each alone, and without the whole folder: all commands are put together, and the main ones run."""
+    extension = tree / extensions.BUILT_IN / name
+    extension.rename(tmp_path / "gone")
     sweep(tmp_path / "results", {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
-    lines = (["--help"], ["schedule", "--help"], ["analyze", "results", "--resamples", "100"])
+    lines = (
+        *(["--help"], ["optimizers"], ["sweep", "--optim", "merit", "--recipe", "quick", "--dry-run"]),
+        *(["analyze", "results", "--resamples", "100"], ["import", "--help"]),
+    )
     answer = ask(tmp_path, *lines, home=tree)
-    (tmp_path / name).rename(extension)
-    assert answer.stderr == ""
+    (tmp_path / "gone").rename(extension)
+    assert not re.search(r"^(cbs: |Traceback)", answer.stderr, re.MULTILINE), answer.stderr
     assert "Measure:" in answer.stdout
-    assert "judge" in answer.stdout
+    assert "  merit " in answer.stdout
+    assert "to run" in answer.stdout
     assert (tmp_path / "results" / "analysis" / "summary.csv").exists()
     assert (tmp_path / "results" / "analysis" / "figures" / "steps.pdf").exists()
 

@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,37 +25,8 @@ from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
-from sweeps.papers import PaperRecipe
-from sweeps.reproducing.price import RunPrice
+from tests.cases import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
-
-PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
-Case = tuple[Sequence[str], str]
-
-
-@dataclass(frozen=True)
-class Flags:
-    """The flags of one command.
-
-    Attributes:
-        functions: recorded functions of the library and what each returns; a callable is called with its arguments.
-        base: arguments that every call has.
-        cases: flag (or name of an argument) -> (arguments, text in the record), where its type does not say it.
-        instead: likewise, for flags that take the place of ``base``.
-    """
-
-    functions: dict[str, Any]
-    base: Sequence[str] = ()
-    cases: dict[str, Case] = field(default_factory=dict)
-    instead: dict[str, Case] = field(default_factory=dict)
-
-
-def answer() -> Mock:
-    """A result of the library: whatever is asked of it is recorded."""
-    result = Mock(name="answer", path="page", lines=list)
-    result.to_json.return_value = {}
-    return result
-
 
 COMMON: dict[str, Case] = {
     "--definition": (
@@ -71,7 +41,6 @@ COMMON: dict[str, Case] = {
     "--json": (["--json"], "to_json("),
 }
 """Of every command that has the flag and no case of its own."""
-PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 PROGRAM = [
     "--command", "echo {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
@@ -87,7 +56,7 @@ UNITS = [
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
 
-FLAGS = {
+FLAGS: dict[str, Flags] = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
         cases={"--suggest": (["--suggest"], "suggestions=True")},
@@ -99,52 +68,7 @@ FLAGS = {
             **PRESENT,
         }
     ),
-    "schedule judge": Flags(
-        {
-            "analysis.questions.judge.answer.schedules": answer,
-            "analysis.read.throughput.read_throughput": "the table",
-            **PRESENT,
-        }
-    ),
-    "schedule plan": Flags(
-        {
-            "analysis.extensions.schedule_plan.answer.sources": lambda *_, **__: ([], None),
-            "analysis.extensions.schedule_plan.answer.plan_schedule": answer,
-            "analysis.extensions.schedule_plan.trainers.exported": lambda *_: ("the text", []),
-            "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
-            **PRESENT,
-        },
-        base=["FOLDER"],
-        cases={
-            "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
-            "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
-            "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
-        },
-        instead={
-            "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
-            "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
-        },
-    ),
     "explain": Flags({}, base=["trial"], cases={"words": (["pareto"], "twice the fewest steps")}),
-    "theory quadratic": Flags(
-        {
-            "analysis.extensions.theory.quadratic.quadratic": answer,
-            "analysis.extensions.theory.quadratic.as_notebook": answer,
-            "analysis.present.figures.save_figure": None,
-            "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
-            **PRESENT,
-        },
-        cases={
-            "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
-            "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
-            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
-            "--momentum": (["--momentum", "0.75,0.5"], "momenta=(0.75, 0.5)"),
-            "--ema": (["--ema", "0.75"], "decays=(0.75,)"),
-            "--dimension": (["--dimension", "77"], "power_law(77"),
-            "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
-            "--as-published": (["--as-published"], "as_notebook("),
-        },
-    ),
     "fit": Flags(
         {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
@@ -205,14 +129,6 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
         },
         base=["--throughput", "times.csv"],
-    ),
-    "report": Flags(
-        {
-            "analysis.questions.report.answer.report": answer,
-            "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
-            "analysis.questions.report.answer.follow": answer,
-        },
-        cases={"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
@@ -277,44 +193,6 @@ FLAGS = {
             "--json": (["--json"], '"trials": 0'),
         },
     ),
-    "schedule losses": Flags({"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}),
-    "theory temperature": Flags(
-        {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT}, base=["results"]
-    ),
-    "reproduce": Flags(
-        {
-            "sweeps.reproducing.reproduce.reproduce": answer,
-            "sweeps.reproducing.reproduce.recipe_of": lambda *_: PaperRecipe(title="t", paper="p", protocol="p"),
-            "sweeps.reproducing.reproduce.store": None,
-            "sweeps.reproducing.price.prices": lambda *_: [PRICE],
-            "sweeps.reproducing.telling.verdict_lines": list,
-            "os.cpu_count": 4,
-            "cbs.compute.device.count": 1,
-            "sweeps.running.access.check_listening": None,
-            "time.monotonic": 0.0,
-        },
-        base=["nqm"],
-        cases={
-            "name": (["seesaw"], "'seesaw'"),
-            "--record": (["--record", "there"], "there/nqm-tiny.json"),
-            "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
-            "--dry-run": (["--dry-run"], "prices("),
-            "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
-            "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
-            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--launch": (["--launch", "nice -n 1"], "launch='nice -n 1'"),
-            "--json": (["--json"], "to_json("),
-        },
-    ),
-    "recipes": Flags(
-        {"sweeps.reproducing.listing.listing": list, "sweeps.reproducing.listing.listing_lines": list},
-        cases={"--json": (["--json"], "printed: []")},
-    ),
-    "recipes show": Flags(
-        {"sweeps.reproducing.reproduce.recipe_of": answer, "sweeps.reproducing.telling.recipe_lines": list},
-        base=["nqm"],
-    ),
-    "recipes atlas": Flags({"sweeps.reproducing.atlas.atlas": 3}),
     "branch": Flags(
         {
             "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
@@ -384,6 +262,9 @@ FLAGS = {
 }
 """What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for
 them, flags that need another one."""
+
+for flags in of_extensions("FLAGS"):
+    FLAGS |= flags
 
 Record = Callable[..., tuple[int, str]]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import sys
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +16,6 @@ from analysis.read.table import read_table
 from cbs import checksum, files
 from cbs.errors import DataError
 from cbs.training.parents import _saved
-from cbs.workloads.image_parts.formats import _unpacked
-from cbs.workloads.image_parts.trees import open_tree, read
 from cbs.workloads.text_parts.files import read_documents
 
 SIZE = 2**21
@@ -29,7 +24,7 @@ SIZE = 2**21
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("cbs.files", "analysis.read.table", "cbs.workloads.image_parts.formats"):
+    for module in ("cbs.files", "analysis.read.table"):
         monkeypatch.setattr(f"{module}.memory", lambda: SIZE // 2)
 
 
@@ -70,22 +65,6 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bytes(SIZE))))
     with pytest.raises(DataError, match="standard input is too long"):
         read_table("-")
-
-
-def test_archives(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "zeros.tar.gz", "w:gz") as archive:
-        archive.addfile(item := tarfile.TarInfo("train/0/a.png"), io.BytesIO(bytes(SIZE)))
-        item.size = SIZE
-        archive.addfile(item, io.BytesIO(bytes(SIZE)))
-    with pytest.raises(DataError, match=r"zeros\.tar\.gz: .*it would take"):
-        open_tree(tmp_path / "zeros.tar.gz")
-    with zipfile.ZipFile(tmp_path / "zeros.zip", "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("a.png", bytes(SIZE))
-    with pytest.raises(DataError, match=r"a\.png: .*it would take"):
-        read(open_tree(tmp_path / "zeros.zip"), "a.png", tmp_path)
-    with pytest.raises(OSError, match="it would take"):
-        _unpacked(gzip.compress(bytes(SIZE)))
-    assert _unpacked(gzip.compress(bytes(1000))) == bytes(1000)
 
 
 def test_the_memory_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 import cli
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.trial_files import METADATA_KEY
+from tests.cases import of_extensions
 from tests.factories import sweep
 from tests.sweeps.alone import children_here
 
@@ -23,15 +24,17 @@ CALLS = {
     "import": ["FOLDER -o made --metric loss --direction below --target 2 --metric-unit nats --example-unit tree"],
     "merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"],
     "noise-scale": [],
-    "theory quadratic": [],
     "optimizers": [],
     "recommend": ["FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none"],
-    "schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"],
     "status": ["FOLDER", "FOLDER --json"],
     "sweep": ["--workload noisy_quadratic --optim sgd --batch-sizes 4 -o FOLDER"],
     "throughput": ["FOLDER -o times.csv --seconds 0.01"],
 }
 """What is done to a folder by the commands that need more than it, or read none; the others are given it alone."""
+for those in of_extensions("CALLS"):
+    CALLS |= those
+DRAWING = {"analyze", *(name for names in of_extensions("DRAWING") for name in names)}
+"""Commands whose figures take most of the time; the malicious are not all drawn."""
 
 
 def calls() -> list[list[str]]:
@@ -197,7 +200,7 @@ def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run, 
     spoil(store, outside)
     before = content(outside)
     for call in calls():
-        drawn = call[0] == "report" or (call[0] == "analyze" and "--figures" not in call)
+        drawn = call[0] in DRAWING and "--figures" not in call
         if drawn and spoil not in (names, links):
             continue
         folders = {"FOLDER": str(store.root), "SECOND": str(second)}

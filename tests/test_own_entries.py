@@ -14,12 +14,13 @@ import pytest
 
 from cbs.errors import ConfigError
 from cbs.registry import Registry
+from tests.cases import of_extensions
 from tests.factories import Truth, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 HOMES = {
     name: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for package in ("cbs", "sweeps", "analysis")
+    for package in ("cbs", "sweeps", "analysis", "extensions")
     for path in (ROOT / package).rglob("*.py")
     for name in re.findall(r"^([A-Z_]+): Registry\[", path.read_text(), re.MULTILINE)
 }
@@ -64,7 +65,7 @@ def registered(name: str, source: str) -> str:
 
 
 def test_all_registries_say_what_they_hold() -> None:
-    assert len(REGISTRIES) == 17
+    assert sum(not home.startswith("extensions.") for home in HOMES.values()) == 15
     for registry in REGISTRIES.values():
         said = (registry._derived_from, registry._instance_of, registry._makes)
         assert sum(each is not None for each in said) == 1, registry.kind
@@ -133,7 +134,6 @@ COMMANDS = {
     "RECIPES": "sweep --recipe mine --dry-run",
     "TRACKERS": "sweep --log mine --dry-run",
     "IMPORTERS": "import . -o o --format mine --metric a --direction below --target 1 --example-unit b --metric-unit c",
-    "TRAINERS": "schedule plan 0:8 --budget 1000",
     "FIGURES": "analyze RESULTS -o figures",
     "OPTIMIZERS": "optimizers mine",
     "SCHEDULES": "sweep --set schedule.name=mine --dry-run",
@@ -146,6 +146,8 @@ COMMANDS = {
     "POLICIES": "sweep --set policy=mine --dry-run",
 }
 """A command that needs the entry, or all entries, of a registry."""
+for those in of_extensions("ASKING"):
+    COMMANDS |= those
 
 
 @pytest.mark.parametrize("name", COMMANDS)

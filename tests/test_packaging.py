@@ -12,15 +12,25 @@ from setuptools import find_packages
 
 import cbs
 
-TOPS = ("cbs", "sweeps", "analysis")
+TOPS = ("cbs", "sweeps", "analysis", "extensions")
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_every_folder_of_modules_is_a_package_and_is_installed():
-    folders = {".".join(module.parent.relative_to(ROOT).parts) for top in TOPS for module in (ROOT / top).rglob("*.py")}
-    installed = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert set(installed) == folders
+    folders = {module.parent.relative_to(ROOT).parts for top in TOPS for module in (ROOT / top).rglob("*.py")}
+    find = PROJECT["tool"]["setuptools"]["packages"]["find"]
+    assert find["namespaces"] is False  # tests of extensions are no packages, and are not installed
+    installed = find_packages(str(ROOT), include=find["include"])
+    assert set(installed) == {".".join(parts) for parts in folders if "tests" not in parts}
+
+
+def test_files_beside_modules_are_installed_with_them():
+    packages = {module.parent for top in TOPS for module in (ROOT / top).rglob("__init__.py")}
+    files = [file for package in packages for file in package.iterdir() if file.is_file() and file.suffix != ".py"]
+    assert {file.suffix for file in files} >= {".css", ".html", ".mplstyle"}
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["*"]
+    assert [file for file in files if not any(map(file.match, patterns))] == []
 
 
 def test_the_version_is_the_same_everywhere():

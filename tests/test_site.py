@@ -81,7 +81,7 @@ def test_what_the_site_is_built_from(build: ModuleType, tmp_path: Path, monkeypa
     assert "cbs settings" in (sources / "settings.md").read_text()
     assert {"site.css", "site.js"} <= {file.name for file in sources.iterdir()}
     commands = (sources / "commands.md").read_text()
-    assert {"## cbs sweep", "## cbs analyze", "## cbs theory"} <= set(commands.splitlines())
+    assert {"## cbs sweep", "## cbs analyze"} <= set(commands.splitlines())
     assert not [page.name for page in sources.glob("*.md") if "](../" in page.read_text()]
 
 

@@ -21,7 +21,6 @@ from analysis.page_widths import VENUES
 from analysis.phrases import B_CRIT
 from analysis.questions.budget.answer import NATS
 from analysis.questions.recommend.answer import NEAR
-from analysis.questions.report.answer import REFRESH
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.model_page import read
@@ -39,6 +38,7 @@ from sweeps.external.process import GRACE
 from sweeps.launching.policies.rounds import MOST_ROUNDS
 from sweeps.recipes import RECIPES
 from sweeps.running import patience
+from tests.cases import of_extensions
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {2: "two", 5: "five", 8: "eight", 10: "ten"}
@@ -164,7 +164,6 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
     ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (EXAMPLES,)),
     ("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),)),
-    ("figures.md", "writes the page again every {} seconds", lambda: (REFRESH,)),
     ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
     ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),
     ("evidence.md", "| `split` | {} | 0 | {} |", lambda: (cells("split", EXACT), cells("split", REFUSED))),
@@ -178,6 +177,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         "| `auto` | {} | {} | {} |",
         lambda: tuple(cells("auto", kind) for kind in (EXACT, FALLBACK, REFUSED)),
     ),
+    *(statement for statements in of_extensions("STATEMENTS") for statement in statements),
 ]
 """Page, what it says, and the values in it as the program has them."""
 

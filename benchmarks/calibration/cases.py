@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.target import Target
+from extensions.theory.noisy_quadratic import NoisyQuadratic
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
 
@@ -24,7 +24,7 @@ class Case:
     Attributes:
         name: as in the tables.
         optimizer: what is trained.
-        method, momentum, power: the same in :mod:`analysis.extensions.theory.noisy_quadratic`.
+        method, momentum, power: the same in :mod:`extensions.theory.noisy_quadratic`.
         dimension: curvatures of the quadratic. Plain gradient descent takes steps in proportion to it.
         spectrum: the i-th curvature is ``i ** -spectrum``.
         batch_sizes: a factor 2 apart, around the critical one.

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.target import Target
+from extensions.theory.noisy_quadratic import NoisyQuadratic
 
 DIVERGED = 5.0
 """Multiple of the first distance to the target beyond which a trial has diverged."""

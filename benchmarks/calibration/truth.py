@@ -1,7 +1,7 @@
 """The truth of a case: steps to target at the best learning rate of all, over batch sizes, and what a sweep should say.
 
 Two curves are true. That of the *expected loss* is in closed form
-(:mod:`analysis.extensions.theory.noisy_quadratic`). That of *trials* is the geometric mean, over seeds, of the first
+(:mod:`extensions.theory.noisy_quadratic`). That of *trials* is the geometric mean, over seeds, of the first
 evaluation below the target (:mod:`.first_passage`), at the learning rate at which it is lowest; sweeps measure this
 one. Of either there are two estimands:
 
@@ -23,9 +23,9 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import least_squares
 
-from analysis.extensions.theory.noisy_quadratic import tuned
 from benchmarks.calibration.cases import PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
+from extensions.theory.noisy_quadratic import tuned
 
 QUANTITIES = ("critical", "min_steps", "min_examples")
 RUNS = (250, 2000)

@@ -10,9 +10,9 @@ An extension is such a folder. A distribution lists its extensions in the entry 
     [project.entry-points."cbs.extensions"]
     tiny = "my_package.tiny"
 
-The built-in extensions are in ``analysis/extensions`` and need no entry point, because the entry points of an editable
-installation are only as recent as the installation; apart from that both kinds are treated alike. Nothing is imported
-to find them.
+The built-in extensions are the folders of ``extensions`` at the top of the repository and need no entry point, because
+the entry points of an editable installation are only as recent as the installation; apart from that both kinds are
+treated alike. Nothing is imported to find them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from cbs.errors import CbsError, ConfigError
 
 GROUP = "cbs.extensions"
-BUILT_IN = "analysis.extensions"
+BUILT_IN = "extensions"
 
 _HOME = Path(__file__).resolve().parents[2]
 
@@ -74,7 +74,7 @@ def extensions() -> tuple[Folder, ...]:
     Raises:
         ConfigError: if the package of a listed extension does not exist, or two extensions have the same name.
     """
-    found = {folder.name: folder for folder in _folders(BUILT_IN, [_HOME.joinpath(*BUILT_IN.split("."))])}
+    found = {folder.name: folder for folder in _folders(BUILT_IN, [_HOME / BUILT_IN])}
     for entry in sorted(entry_points(group=GROUP)):
         if entry.name in found and found[entry.name].package == entry.value:
             continue

@@ -28,7 +28,7 @@ PUBLIC = (
     "cbs.noise_scale.estimate.Estimate",
     "cbs.optimizers.merit.MERIT",
     "cbs.optimizers.lamb.LAMB",
-    "cbs.testing.check",
+    "extensions.conformance.check",
     "sweeps.spec.spec.Sweep",
     "sweeps.launching.loop.run_sweep",
     "analysis.questions.analyze.answer.analyze",
@@ -55,7 +55,7 @@ def pages(draft: Path) -> None:
     shutil.copy(CONFIG, draft / "zensical.toml")
     for file in ("site.css", "site.js"):
         shutil.copy(CONFIG.parent / file, sources / file)
-    for package in ("cbs", "sweeps", "analysis"):
+    for package in ("cbs", "sweeps", "analysis", "extensions"):
         (draft / package).symlink_to(ROOT / package)
 
 

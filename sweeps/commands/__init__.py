@@ -13,17 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cbs.registry import completing, listed
-
 PANEL = "Measure"
 """Heading in ``cbs --help`` for commands that name no other."""
 
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
-]
-Paper = Annotated[
-    str, typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.", autocompletion=completing("sweeps.papers"))
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")]
 

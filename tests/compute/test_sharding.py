@@ -58,8 +58,6 @@ def test_every_optimizer_is_known_to_shard_or_is_refused():
         ({"batch_size": 7, "probe": None}, True, "batch size 7 is not a multiple of 2 workers"),
         ({"batch_size": 1}, False, "a batch of 1 examples cannot be divided among 2 workers"),
         ({"diagnostics": ("max_attention_logit",)}, False, "one worker's examples"),
-        # which imports torch.func, and that takes seconds
-        pytest.param({"optimizer": Choice(name="sophia")}, False, "evaluates the model itself", marks=pytest.mark.slow),
     ],
 )
 def test_what_ranks_would_not_do_alike_is_refused(changes, shard, words):

@@ -23,11 +23,9 @@ from cbs.optimizers.base import NOT_OPTIONS
 from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
 from cbs.optimizers.matching import matched
 from cbs.optimizers.widths import POWERS
-from cbs.testing import checks, examine
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
-from tests.optimizers.known_failures import LIBRARY
 
 pytest.importorskip("pytorch_optimizer")
 EVERY_CLASS = {**_classes("torch"), **_classes("pytorch_optimizer")}
@@ -331,28 +329,6 @@ def fault(spec: OptimizerSpec, kind: type[torch.optim.Optimizer]) -> str:
 def test_the_table_of_what_cannot_be_swept_is_exact(name: str) -> None:
     found = fault(_spec(name, name, EVERY_CLASS[name]), EVERY_CLASS[name])
     assert bool(found) == (name in UNUSABLE), found or "it works: take it out of the table"
-
-
-FAST = ("torch.nadam", "pytorch_optimizer.muon")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
-        for name in sorted(EVERY_CLASS.keys() - UNUSABLE.keys())
-    ],
-)
-def test_conforms_but_for_what_the_table_says(name: str) -> None:
-    report = examine(name, only=checks(beyond_torch=False, slow=False))
-    known = {check for optimizer, check in LIBRARY if optimizer == name}
-    assert set(report.failed) == known, str(report)
-
-
-def test_the_table_of_failures_holds_only_known_names() -> None:
-    known = {one.name for one in checks(beyond_torch=False, slow=False)}
-    assert {optimizer for optimizer, _ in LIBRARY} <= EVERY_CLASS.keys() - UNUSABLE.keys()
-    assert {check for _, check in LIBRARY} <= known
 
 
 def test_the_table_holds_only_known_names() -> None:

@@ -113,12 +113,6 @@ def test_what_several_entries_speak_for_is_spectral_first_and_adam_last() -> Non
     assert matched(third_party("ScheduleFreeSGD")) == "l2"
 
 
-def test_a_composite_of_the_registry_is_what_it_is_registered_as() -> None:
-    built = build_optimizer(Choice(name="gauss_newton"), model(), 0.1)
-    assert type(leaves(built)[0]).__name__ == "Muon"
-    assert matched(built) == "l2"
-
-
 def test_a_class_of_a_library_is_what_the_catalogue_says() -> None:
     assert matched(third_party("Yogi")) == OPTIMIZERS["yogi"].geometry == "l1"
     assert matched(third_party("DASH")) == "nuclear"

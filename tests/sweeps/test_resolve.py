@@ -39,7 +39,6 @@ SWEEP = Sweep(
             },
             "already averages its weights",
         ),
-        ({"clip_norm": 1.0, "optimizers": (Choice(name="sgd"), Choice(name="gauss_newton"))}, "gradients of its own"),
     ],
 )
 def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:

@@ -18,7 +18,7 @@ from cbs.workloads import build_workload
 
 CONFIG = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
-    optimizer=Choice(name="sophia"),
+    optimizer=Choice(name="mine"),
     batch_size=4,
     lr=0.1,
     seed=3,
@@ -42,7 +42,7 @@ def test_its_two_halves_are_the_losses_of_the_workload() -> None:
 
 
 def test_a_workload_that_hides_the_outputs_of_its_model_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"^optimizer 'sophia' needs .* 'noisy_quadratic' must define outputs"):
+    with pytest.raises(ConfigError, match=r"^optimizer 'mine' needs .* 'noisy_quadratic' must define outputs"):
         problem_of(SimpleNamespace(), nn.Linear(2, 1), CONFIG, CPU, None)
 
 

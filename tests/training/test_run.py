@@ -392,11 +392,6 @@ def test_the_noise_scale_reads_gradients_before_they_are_clipped() -> None:
     assert 0 < clipped["clipped"].mean() < 1
 
 
-def test_an_optimizer_with_gradients_of_its_own_is_not_clipped_in_silence() -> None:
-    with pytest.raises(ConfigError, match="gradients of its own"):
-        run_trial(config_with(clip_norm=1.0, optimizer=Choice(name="gauss_newton")))
-
-
 def test_facts_of_the_workload_travel_with_the_result() -> None:
     result = run_trial(config_with(max_steps=1))
     assert result.workload is not None

@@ -83,7 +83,7 @@ def hardest(own: Tensor) -> Tensor:
 
 def train(workload: Any, probe: str | None, batch_size: int = 64, **changes: Any) -> TrialResult:
     config = TrialConfig(
-        workload=Choice(name="images"),
+        workload=Choice(name="mine"),
         optimizer=Choice(name="sgd", options={"momentum": 0.9}),
         lr=0.1,
         batch_size=batch_size,

@@ -81,8 +81,8 @@ def assert_resumes_to_the_same_bytes(
     return checkpoint
 
 
-QUICK = ("adamw", "gauss_newton", "merit", "muon", "schedule_free")
-"""Of each way to keep a state: by torch, of the problem, in blocks, in parts, with weights of its own."""
+QUICK = ("adamw", "merit", "muon", "schedule_free")
+"""Of each way to keep a state: by torch, in blocks, in parts, with weights of its own."""
 
 
 @pytest.mark.parametrize("optimizer", kinds_of(OPTIMIZERS.names(), QUICK))

@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.extensions.theory.noisy_quadratic import Modes, modes_of
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic as Theory
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.run import run_trial
@@ -20,6 +18,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
+from tests.references.noisy_quadratic import Quadratic, expected_losses
 from tests.references.quadratic_moments import true_moments
 
 EVERY_STEP = EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9)
@@ -70,10 +69,10 @@ def test_example_gradients_are_exact() -> None:
 
 
 def test_initial_moments_agree_with_theory() -> None:
-    workload, theory = build(dimension=300, noise=2.0), Theory.power_law(300, noise=2.0)
+    workload, theory = build(dimension=300, noise=2.0), Quadratic.power_law(300, noise=2.0)
     values = np.array([(workload.validate(m), *true_moments(m)) for m in (model_of(workload, s) for s in range(300))])
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    expected = np.array([theory.initial_loss, (theory.curvature**2).sum(), theory.noise_trace])
+    expected = np.array([theory.curvature.sum() / 2, (theory.curvature**2).sum(), theory.noise.sum()])
     assert (np.abs(values.mean(axis=0) - expected) < 4 * error + 1e-5 * expected).all()
 
 
@@ -143,9 +142,8 @@ SETTINGS = [
 """Batch size, a learning rate near the best, momentum; many steps at a small batch, and what lies between, are slow."""
 
 
-def continuous_crossing(expected: Modes, batch_size: int, target: Target) -> float:
+def continuous_crossing(losses: np.ndarray, target: Target) -> float:
     """Crossing of the expected loss, between steps, as a trial would interpolate it."""
-    losses = expected.losses(5000, batch_size)
     crossing = target.crossing(range(len(losses)), losses)
     assert crossing is not None
     return crossing
@@ -159,7 +157,7 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
     that is real: a run stops at its first dip below the target, so on average before its expected loss gets there.
     With this flat spectrum the bias is about 0.2 %; where one coordinate dominates (curvature 1/i) it reaches 10 %.
     """
-    workload, theory = build(**FLAT), Theory.power_law(4000, power=0.5)
+    workload, theory = build(**FLAT), Quadratic.power_law(4000, power=0.5)
     target = Target(metric="validation_loss", value=1.0)
     ratios = []
     for seed in range(3):
@@ -177,8 +175,9 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
         result = run_trial(config, workload=workload)
         assert result.status is TrialStatus.REACHED
         start = model_of(workload, seed).theta.detach().double().square().numpy()
-        own = modes_of(dataclasses.replace(theory, start=start), "heavy_ball", lr, momentum)
-        ratios.append(np.log(result.steps_to_target / continuous_crossing(own, batch_size, target)))
+        own = dataclasses.replace(theory, start=start)
+        losses = expected_losses(own, "heavy_ball", momentum, [(lr, batch_size)] * 5000)
+        ratios.append(np.log(result.steps_to_target / continuous_crossing(losses, target)))
     error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
     assert abs(np.mean(ratios)) < 4 * error + 0.01
     assert error < 0.02

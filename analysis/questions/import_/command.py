@@ -51,7 +51,7 @@ def command(
         str | None, typer.Option(help='Names of the runs, e.g. "{optimizer}-b{batch_size}-lr{lr}-s{seed}".')
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Format batch_science: use the first N COMPLETE trials per batch size.")
+        int | None, typer.Option(help="Formats with studies of trials: use the first N per batch size.")
     ] = None,
     status: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""Section of ``cbs report``: local critical batch sizes."""
+"""Section of a report: local critical batch sizes."""
 
 from __future__ import annotations
 

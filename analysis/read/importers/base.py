@@ -98,11 +98,13 @@ class Importer(Protocol):
         expected: description of a source of the format, for the message if there is none.
         marks: pattern of the names of its files, and a name for such files; for formats that are recognised by them.
         form: what stands in parentheses after the name of the format, which is then the argument of the constructor.
+        has_studies: whether it has studies of several trials at a batch size, of which the first few may be asked for.
     """
 
     expected: str
     marks: tuple[str, str] = ("", "")
     form: str = ""
+    has_studies: bool = False
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""

@@ -108,8 +108,8 @@ def import_runs(
     texts = [os.fspath(source) for source in sources]
     present = folder.check(Path(output), settings, add=add)
     name, detected = detect(texts, settings) if format == AUTO else (format, [])
-    if settings.trials is not None and name != "batch_science":
-        raise ConfigError(f"--trials is for the format batch_science, not {name}")
+    if settings.trials is not None and not IMPORTERS[name].has_studies:
+        raise ConfigError(f"--trials is for formats with studies of several trials, and {name} is none")
     notes: list[str] = []
     imported = _read(texts, name, settings, notes)
     files = list(dict.fromkeys(path for run in imported for path in run.files))

@@ -14,9 +14,8 @@ from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.branches.sequential import BranchState, next_branches
 from analysis.estimate.margin import Standing
 from analysis.estimate.objective import Scale
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
-from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
+from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 NAN, INF = math.nan, math.inf
 
@@ -166,9 +165,9 @@ def test_expected_losses_of_the_benchmark_are_those_of_the_closed_form() -> None
     """From rest, and against branches that were run."""
     trunk = Trunk(name="momentum", lr=0.02, momentum=0.9, window=640)
     h, start = trunk.curvature, (np.linspace(1.0, 2.0, 60), np.zeros(60))
-    model = NoisyQuadratic(curvature=h, noise=h, start=start[0] ** 2, count=np.ones(60))
-    modes = modes_of(model, "heavy_ball", 0.02 * math.sqrt(2.0), 0.9)
-    exact = np.array([modes.loss(steps, 32) for steps in (15, 17, 18, 20)]).mean()  # after 3/4, 7/8 and all of 20 steps
+    model = Quadratic(curvature=h, noise=h, start=start[0] ** 2, count=np.ones(60))
+    losses = expected_losses(model, "heavy_ball", 0.9, [(0.02 * math.sqrt(2.0), 32)] * 20)
+    exact = losses[[15, 17, 18, 20]].mean()  # after 3/4, 7/8 and all of 20 steps
     assert trunk.expected(start, 2.0, 640.0) == pytest.approx(float(exact), rel=1e-6)
     truth, losses = worlds(TRUNKS[1], 50, 40)
     rows = losses.reshape(-1, len(FACTORS))

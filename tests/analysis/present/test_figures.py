@@ -37,6 +37,7 @@ from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped
 from analysis.questions.analyze.figures.doubling import EVEN
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
+from tests.cases import of_extensions
 from tests.factories import Truth, geometry_columns, sweep
 from tests.kinds import kinds
 
@@ -115,10 +116,10 @@ def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 SELDOM = {
-    *("noise_against_critical", "noise_against_loss", "optimizer_step", "pareto_goals", "tuned_option", "inner_batch"),
-    "one_rate",
+    *("noise_against_critical", "noise_against_loss", "optimizer_step", "pareto_goals", "tuned_option", "one_rate"),
+    *(name for names in of_extensions("SELDOM") for name in names),
 }
-"""Drawn of a diagnostic, several targets, tuned options, inner batch sizes or one rate: they have their own tests."""
+"""Drawn of a diagnostic, several targets, tuned options or one rate: they have their own tests."""
 
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 

@@ -107,25 +107,6 @@ def test_only_a_sweep_with_a_tuned_number_has_that_figure(two: Path) -> None:
     assert FIGURES["tuned_option"].compute(analyze(two, QUICK).answers).empty
 
 
-def test_steps_stand_against_both_batch_sizes_of_a_method_with_inner_steps(tmp_path: Path, two: Path) -> None:
-    names = {f"gauss_newton(inner_batch_size={size})": Truth(min_steps=20.0 + size) for size in (8, 32)}
-    sweep(tmp_path, names, variants=True, batch_sizes=(64, 256), lrs=(2e-3, 4e-3))
-    answers = analyze(tmp_path, QUICK).answers
-    kind = FIGURES["inner_batch"]
-    table = kind.compute(answers)
-    assert len(table) == 2 * 2 * 2
-    for panel, own in table.groupby("panel"):
-        across, line = ("batch_size", "inner_batch_size")[:: 1 if "total" in panel else -1]
-        assert list(own["x"]) == list(own[across])
-        assert list(own["line"]) == list(own[line])
-    first = table[(table["batch_size"] == 64) & (table["inner_batch_size"] == 8)]
-    (eight,) = [answer for answer in answers if answer.group.choice.options["inner_batch_size"] == 8]
-    assert set(first["steps"]) == {eight.points[0].steps_to_target}
-    assert len(drawn("inner_batch", table).axes) == 2
-    assert kind.compute(answers[:1]).empty, "one inner batch size alone"
-    assert kind.compute(analyze(two, QUICK).answers).empty
-
-
 def test_data_against_steps_at_one_rate_have_three_pieces_and_their_residual(tmp_path: Path, two: Path) -> None:
     sweep(tmp_path, {"adamw": Truth(curvature=0.35)}, batch_sizes=tuple(2**k for k in range(2, 10)), lrs=(4e-3,),
           prune_factor=None)  # fmt: skip

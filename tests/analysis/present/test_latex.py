@@ -1,10 +1,8 @@
-"""Tables and the methods paragraph in a paper: few columns, narrow enough, and LaTeX takes them."""
+"""Tables in a paper: few columns, narrow enough."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,22 +10,23 @@ import pytest
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.present.table import MOST_COLUMNS, Column, Table, for_paper, latex
-from analysis.questions.report.methods import methods
 from tests.factories import Truth, sweep
 
 FAST = AnalysisConfig(resamples=100)
 LONG = "muon(betas=[0.9, 0.95], match_rms_adamw=true, momentum=0.95, weight_decay=0.1)"
-NEURIPS = 5.5 * 72.27
-"""Width of the text in points of TeX."""
+
+
+def hard_to_set(root: Path) -> None:
+    """Two sweeps, two targets, long names of variants, characters that LaTeX reads as its own, and doubts."""
+    names = {LONG: Truth(noise=0.05), LONG.replace("0.95", "0.98"): Truth(noise=0.05), "50%_of_a#name": Truth()}
+    for name in ("one", "another_sweep_of_a_long_name"):
+        sweep(root / name, names, variants=True, batch_sizes=(8, 32, 128), lrs=(1e-3, 2e-3), growth=1.2, name=name)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sweeps, two targets, long names of variants, characters that LaTeX reads as its own, and doubts."""
     root = tmp_path_factory.mktemp("results")
-    names = {LONG: Truth(noise=0.05), LONG.replace("0.95", "0.98"): Truth(noise=0.05), "50%_of_a#name": Truth()}
-    for name in ("one", "another_sweep_of_a_long_name"):
-        sweep(root / name, names, variants=True, batch_sizes=(8, 32, 128), lrs=(1e-3, 2e-3), growth=1.2, name=name)
+    hard_to_set(root)
     return root
 
 
@@ -66,37 +65,3 @@ def test_the_summary_has_six_columns_and_the_rest_stands_beside_it(results: Path
     assert len(texts["summary.tex"].split(r"\midrule")[1].split(r"\\")) == len(
         texts["summary_full.tex"].split(r"\midrule")[1].split(r"\\")
     )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on PATH")
-def test_latex_takes_them_and_the_summary_is_no_wider_than_the_text(results: Path, tmp_path: Path) -> None:
-    present.write(analyze(results, FAST, targets=[2.4, 2.8]), tmp_path, figures=None)
-    found = methods(results, targets=[2.4, 2.8], config=FAST)
-    (tmp_path / "methods.tex").write_text("\n\n".join(found.paragraphs))
-    (tmp_path / "sources.bib").write_text(found.bibtex)
-    (tmp_path / "paper.tex").write_text(
-        r"""\documentclass{article}
-\usepackage{booktabs}\usepackage{url}\setlength{\textwidth}{5.5in}
-\begin{document}
-\sbox0{\input{summary.tex}\unskip}\typeout{WIDTH \the\wd0}
-\input{summary.tex}
-
-{\tiny \input{summary_full.tex} \input{definitions.tex}}
-
-\input{methods.tex}
-\bibliographystyle{plain}\bibliography{sources}
-\end{document}
-"""
-    )
-    steps = [["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper"]]
-    steps += [["bibtex", "paper"], steps[0], steps[0]] if shutil.which("bibtex") else []
-    for step in steps:
-        done = subprocess.run(step, cwd=tmp_path, capture_output=True, check=False)
-        assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]
-    log = (tmp_path / "paper.log").read_text(errors="replace")
-    width = re.search(r"WIDTH ([\d.]+)pt", log)
-    assert width
-    assert 100 < float(width[1]) <= NEURIPS
-    if len(steps) > 1:
-        assert "undefined" not in log

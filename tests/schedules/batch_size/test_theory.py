@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.compute import seeding
 from cbs.schedules.batch_size import BATCH_SCHEDULES, ClosedLoop, OpenLoop, build_batch_schedule
 from cbs.schedules.batch_size.base import GRAD_SQ_NORM, BatchSchedule
@@ -22,7 +21,7 @@ from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from tests.kinds import kinds_of
-from tests.references.noisy_quadratic import QuadraticStage, losses_along
+from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 DIMENSION = 600
 WINDOW = 20
@@ -71,12 +70,12 @@ def plain(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 EVERY = {name: RULES.get(name) or plain(name) for name in BATCH_SCHEDULES}
 
 
-def model_of(config: TrialConfig) -> NoisyQuadratic:
+def model_of(config: TrialConfig) -> Quadratic:
     """The quadratic with the very parameters that the trial starts from."""
     workload: Any = build_workload(config.workload)
     with seeding.seeded(config.seed, "init"):
         theta = workload.build_model().theta.detach().double().numpy()
-    return NoisyQuadratic(
+    return Quadratic(
         curvature=workload.curvature.double().numpy(), noise=workload.noise.double().numpy(), start=theta**2,
         count=np.ones(DIMENSION),
     )  # fmt: skip
@@ -97,8 +96,8 @@ def schedule_of(config: TrialConfig) -> BatchSchedule:
     return build_batch_schedule(config.batch_schedule, run_of(config, None))
 
 
-def grad_sq_norms(model: NoisyQuadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
-    """Expected |G|^2 at every step, one by one: the slow twin of ``losses_along``, at another weight."""
+def grad_sq_norms(model: Quadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
+    """Expected |G|^2 at every step, one by one: the slow twin of ``expected_losses``, at another weight."""
     second, found = model.start.copy(), []
     for stage, lr in stages:
         found.append(float((model.curvature**2 * second).sum()))
@@ -117,8 +116,8 @@ def of_rule(name: str) -> TrialConfig:
     return dataclasses.replace(CONFIG, batch_schedule=Choice(name=name, options=options), **settings)
 
 
-def losses(model: NoisyQuadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
-    return losses_along(model, [QuadraticStage(steps=1, lr=lr, batch_size=stage.batch_size) for stage, lr in stages])
+def losses(model: Quadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
+    return expected_losses(model, "sgd", 0.0, [(lr, stage.batch_size) for stage, lr in stages])
 
 
 def realised(config: TrialConfig, result: TrialResult) -> list[tuple[Planned, float]]:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.compute.seeding import seeded
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry import only_code
@@ -23,7 +22,7 @@ from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import override
-from tests.references.noisy_quadratic import QuadraticStage, losses_along
+from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 
 @pytest.mark.parametrize(
@@ -162,11 +161,11 @@ def test_every_schedule_through_the_loop_gives_the_expected_loss_in_closed_form(
     )
     with seeded(0, "init"):
         start = build_workload(workload).build_model().theta.detach().double().square().numpy()
-    model = dataclasses.replace(NoisyQuadratic.power_law(50, noise=0.0), start=start)
+    model = dataclasses.replace(Quadratic.power_law(50, noise=0.0), start=start)
     multiplier = build_schedule(schedule)
-    stages = [QuadraticStage(steps=1, lr=0.5 * multiplier(16 * step), batch_size=16) for step in range(1, 46)]
+    stages = [(0.5 * multiplier(16 * step), 16) for step in range(1, 46)]
     found = [row.value for row in run_trial(config).evaluations]
-    np.testing.assert_allclose(found, losses_along(model, stages), rtol=1e-4)
+    np.testing.assert_allclose(found, expected_losses(model, "sgd", 0.0, stages), rtol=1e-4)
 
 
 @pytest.mark.parametrize(

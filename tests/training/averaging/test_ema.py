@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic as Theory
-from analysis.extensions.theory.noisy_quadratic import modes_of
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.averaging.ema import EMA
@@ -21,6 +19,7 @@ from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 DIMENSION, BATCH_SIZE, LR, STEPS = 2000, 16, 0.35, 120
 FLAT = {"dimension": DIMENSION, "spectrum_power": 0.5}
@@ -52,8 +51,8 @@ def expected(decay: float, *, noise: float = 1.0, seed: int = 0) -> np.ndarray:
     with seeding.seeded(seed, "init"):
         model = build_workload(Choice(name="noisy_quadratic", options=FLAT)).build_model()
     start = model.theta.detach().double().square().numpy()
-    theory = dataclasses.replace(Theory.power_law(DIMENSION, power=0.5, noise=noise), start=start)
-    return modes_of(theory, "averaged", LR, decay).losses(STEPS, BATCH_SIZE)
+    theory = dataclasses.replace(Quadratic.power_law(DIMENSION, power=0.5, noise=noise), start=start)
+    return expected_losses(theory, "averaged", decay, [(LR, BATCH_SIZE)] * STEPS)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.95])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.read.importers import IMPORTERS
-from tests.analysis.read.importers.sources import CURVES, FLAGS, batch_science, long_rows, trainer_state, write_csv
+from tests.analysis.read.importers.sources import CURVES, FLAGS, long_rows, trainer_state, write_csv
 
 Cli = Callable[..., tuple[int, str, str]]
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
@@ -48,21 +48,13 @@ def wandb(top: Path) -> list[str]:
     return [str(top), "--runs", str(write_csv(top.parent / "about.csv", runs)), "--set", "optimizer=adamw"]
 
 
-def shallue(top: Path) -> list[str]:
-    for batch_size in {curve.batch_size for curve in CURVES}:
-        curves = [curve for curve in CURVES if curve.batch_size == batch_size]
-        trials = {index: ("COMPLETE", curve.lr, curve.rows) for index, curve in enumerate(curves)}
-        batch_science(top, batch_size, trials)
-    return [str(top), "--column", "loss=val/loss"]
-
-
-@pytest.mark.parametrize("write", [table, tensorboard, wandb, huggingface, shallue])
+@pytest.mark.parametrize("write", [table, tensorboard, wandb, huggingface])
 def test_imported_curves_give_their_critical_batch_size(run: Cli, tmp_path: Path, write: Any) -> None:
     arguments = write(tmp_path / "in")
     code, out, err = run("import", *arguments, "-o", tmp_path / "out", *FLAGS, "--json")
     assert code == 0, err
     told = json.loads(out)
-    assert told["format"] == {"shallue": "batch_science"}.get(write.__name__, write.__name__)
+    assert told["format"] == write.__name__
     assert (told["runs"], told["batch_sizes"]) == (15, [2, 8, 32, 128, 512])
     assert told["statuses"] == {"REACHED": 15}
     code, out, err = run("analyze", tmp_path / "out", "--figures", "none", "--json", "--resamples", "100")

@@ -17,7 +17,7 @@ from analysis.read.importers import IMPORTERS, import_runs
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
-from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows
+from tests.analysis.read.importers.sources import CURVES, long_rows
 from tests.analysis.read.importers.sources import settings as wanted
 
 QUICK = settings(max_examples=30, deadline=None)
@@ -97,41 +97,6 @@ def test_any_log_of_the_trainer(reached: Any, log: list[Any]) -> None:
         path = Path(folder) / "trainer_state.json"
         path.write_text(json.dumps({"global_step": reached, "log_history": log}))
         imports_or_tells(path, "huggingface", constants=CONSTANTS)
-
-
-@SLOW
-@given(st.sampled_from(["batch_size", "dataset", "model", "optimizer", "train_steps", "early_stopping"]), JSON)
-def test_any_json_in_a_study(key: str, value: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
-        about = json.loads((study / "study.json").read_text())
-        (study / "study.json").write_text(json.dumps(about | {key: value}))
-        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
-
-
-@SLOW
-@given(JSON, st.sampled_from(["status", "parameters", "trial_id", None]))
-def test_any_json_in_a_trial(value: Any, key: str | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
-        path = study / "1" / "metadata.json"
-        path.write_text(json.dumps(value if key is None else json.loads(path.read_text()) | {key: value}))
-        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
-
-
-@SLOW
-@given(st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.binary(max_size=80))
-def test_any_parameters_and_any_measurements(parameters: dict[str, Any], content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        rows = CURVES[0].rows
-        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, rows), 2: ("COMPLETE", 0.1, rows)})
-        path = study / "1" / "metadata.json"
-        data = json.loads(path.read_text())
-        path.write_text(json.dumps(data | {"parameters": parameters | {"learning_rate": 0.1}}))
-        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
-        (study / "2" / "measurements.csv").write_bytes(content)
-        (Path(folder) / "out").rename(Path(folder) / "before")
-        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
 
 
 @QUICK

@@ -1,15 +1,17 @@
 """``--column OURS=THEIRS`` is honoured or refused by name, whatever the format: every format against every column.
 
 A format is in here by what its own test file has: ``write_run(top, rows, config)`` writes one run whose every row of
-``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, and
-``HAS_CONFIG = False`` says that ``config`` has no place in the format. Where every row is a run of its own
-(``ROWS_ARE_RUNS = True``) that file tests its columns itself; so does ``test_printed.py`` for what programs print.
+``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, ``STATES`` are facts
+that a source states itself, and ``HAS_CONFIG = False`` says that ``config`` has no place in the format. Where every row
+is a run of its own (``ROWS_ARE_RUNS = True``) that file tests its columns itself; so does ``test_printed.py`` for what
+programs print.
 """
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,11 +22,18 @@ from analysis.read.importers.settings import AXES, CONFIG
 from cbs.errors import DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
+
+def home_of(format: str) -> ModuleType:
+    """The test file of a format: here, or in the folder of the extension that has it."""
+    package = IMPORTERS[format].__module__.rpartition(".importers")[0]
+    home = "tests.analysis.read.importers" if package == "analysis.read" else f"{package}.tests"
+    return importlib.import_module(f"{home}.test_{format}")
+
+
 FORMATS = [
     name
     for name in IMPORTERS
-    if not issubclass(IMPORTERS[name], Printed)
-    and not getattr(importlib.import_module(f"tests.analysis.read.importers.test_{name}"), "ROWS_ARE_RUNS", False)
+    if not issubclass(IMPORTERS[name], Printed) and not getattr(home_of(name), "ROWS_ARE_RUNS", False)
 ]
 TOLD = {"batch_size": 16, "lr": 0.25, "seed": 3, "parameters": 7}
 KNOWN = {"batch_size": "4", "optimizer": "adamw", "lr": "1e-3"}
@@ -32,7 +41,7 @@ ROWS = [{"step": step, "loss": 5.0 - step, "other_loss": 3.0 - step, "other_axis
 
 
 def imported(format: str, top: Path, rows: list[dict[str, Any]], config: dict[str, Any], **changes: Any) -> Any:
-    module = importlib.import_module(f"tests.analysis.read.importers.test_{format}")
+    module = home_of(format)
     columns = changes.pop("columns", {})
     columns = columns if set(AXES) & set(columns) else getattr(module, "BASE", {}) | columns
     source = module.write_run(top / "in", rows, config)
@@ -60,8 +69,8 @@ def test_the_axis_is_read_under_its_name_there(tmp_path: Path, format: str, axis
 def test_a_fact_is_read_from_a_column(tmp_path: Path, format: str, fact: str) -> None:
     constants = {name: value for name, value in KNOWN.items() if name != fact}
     rows = [row | {"theirs": TOLD[fact]} for row in ROWS]
-    if format == "batch_science" and fact in ("batch_size", "lr", "seed"):
-        constants = {}  # the study states them; a column that is asked for goes first
+    if fact in getattr(home_of(format), "STATES", ()):
+        constants = {}  # the source states them; a column that is asked for goes first
     trial = imported(format, tmp_path, rows, {}, columns={fact: "theirs"}, constants=constants)
     told = {name: getattr(trial.config, name) for name in ("batch_size", "lr", "seed")}
     assert (told | {"parameters": trial.workload.parameters})[fact] == TOLD[fact]
@@ -71,7 +80,7 @@ def test_a_fact_is_read_from_a_column(tmp_path: Path, format: str, fact: str) ->
 def test_a_fact_is_read_from_the_config(tmp_path: Path, format: str) -> None:
     constants = {"optimizer": "adamw", "batch_size": "4"}
     wanted: dict[str, Any] = {"columns": {"lr": CONFIG + "peak"}, "constants": constants}
-    module = importlib.import_module(f"tests.analysis.read.importers.test_{format}")
+    module = home_of(format)
     if not getattr(module, "HAS_CONFIG", True):
         with pytest.raises(DataError, match=r"has no config\.peak; its config has nothing"):
             imported(format, tmp_path, ROWS, {"peak": 0.25}, **wanted)

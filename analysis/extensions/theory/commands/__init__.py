@@ -1,1 +1,0 @@
-"""The commands of this extension, in their group."""

@@ -1,1 +1,0 @@
-"""The figures of judged batch schedules, one file each."""

@@ -1,1 +1,0 @@
-"""Report everything about a folder of results as one HTML page."""

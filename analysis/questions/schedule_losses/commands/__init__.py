@@ -1,1 +1,0 @@
-"""The command of this question, in its group."""

@@ -1,0 +1,211 @@
+"""The conformance suite finds what is wrong, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import ParamsT
+from torch.optim.swa_utils import SWALR
+
+from extensions.conformance import ContractCheck, Failure, Subject, checks, conformance_test, examine, subject
+from extensions.conformance.subjects import same
+from extensions.conformance.surroundings import SCHEDULERS
+from extensions.conformance.tests.broken import BROKEN, Adam, Good, adam, broken, like, plain
+from tests.kinds import kinds
+
+test_a_correct_optimizer_passes = conformance_test(Good)
+
+
+def test_a_correct_adam_passes() -> None:
+    report = examine(Adam, only=checks(slow=False))
+    assert report, str(report)
+
+
+def marked(one: ContractCheck) -> object:
+    return pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.slow else [])
+
+
+@pytest.mark.parametrize("check", [marked(one) for one in checks()])
+def test_a_check_fails_where_its_promise_is_broken(check: ContractCheck) -> None:
+    with pytest.raises(Failure) as caught:
+        check(broken(check.name))
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-4])
+def test_what_is_no_number_is_not_the_same(tolerance: float) -> None:
+    numbers = {"w": torch.ones(3)}
+    same(numbers, numbers, "alike", tolerance=tolerance)
+    for one, other in ((1.0, torch.nan), (torch.nan, 1.0), (torch.nan, torch.nan), (torch.inf, 1.0)):
+        with pytest.raises(Failure, match="apart"):
+            same(
+                {"w": torch.full((3,), one)},
+                {"w": torch.full((3,), other)},
+                "apart",
+                tolerance=tolerance,
+            )
+
+
+def test_every_check_is_broken_and_says_what_is_promised() -> None:
+    assert BROKEN.keys() == {one.name for one in checks()}
+    for one in checks():
+        assert one.name.startswith("check_")
+        assert one.contract.endswith(".")
+
+
+def test_every_scheduler_of_torch_is_in_the_table() -> None:
+    base = lr_scheduler.LRScheduler
+    known = {name for name, kind in vars(lr_scheduler).items() if isinstance(kind, type) and issubclass(kind, base)}
+    assert {*SCHEDULERS} == known - {"LRScheduler", "_LRScheduler"} | {SWALR.__name__}
+
+
+@pytest.mark.parametrize("kind", kinds([torch.optim.AdamW], [torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam]))
+def test_torchs_own_keep_what_they_promise(kind: type[torch.optim.Optimizer]) -> None:
+    report = examine(subject(kind, lr=1e-2), only=checks(beyond_torch=False, slow=False))
+    assert report, str(report)
+
+
+class Ignored(Good):
+    """Takes a weight decay, and its groups do not say so."""
+
+    def __init__(self, params: ParamsT, lr: float = 0.1, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            del group["weight_decay"]
+
+    def update(self, param: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        super().update(param, gradient, group | {"weight_decay": 0.0})
+
+
+def with_(group: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**group, **options}
+
+
+OF_OPTIONS = {
+    "decay against the gradient": (
+        "check_weight_decay_shrinks",
+        like(lambda self, p, g, group: plain(self, p, g - group["weight_decay"] * p, with_(group, weight_decay=0.0))),
+        "lets hidden.weight grow",
+    ),
+    "first of betas": (
+        "check_decays_matter",
+        adam(update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=(0.9, group["betas"][1])))),
+        r"another betas\[0\] in a group",
+    ),
+    "second of betas": (
+        "check_decays_matter",
+        adam(update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=(group["betas"][0], 0.99)))),
+        r"another betas\[1\] in a group",
+    ),
+    "betas of the first group for all": (
+        "check_decays_matter",
+        adam(
+            update=lambda self, p, g, group: Adam.update(self, p, g, with_(group, betas=self.param_groups[0]["betas"]))
+        ),
+        r"another betas\[0\] in a group",
+    ),
+    "first average": (
+        "check_bias_correction",
+        adam(corrected=lambda self, state, betas: (state["first"], Adam.corrected(self, state, betas)[1])),
+        "the first average is not corrected",
+    ),
+    "second average": (
+        "check_bias_correction",
+        adam(corrected=lambda self, state, betas: (Adam.corrected(self, state, betas)[0], state["second"])),
+        "the second average is not corrected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_OPTIONS)
+def test_other_ways_to_break_an_option_are_found(name: str) -> None:
+    check, kind, words = OF_OPTIONS[name]
+    (tried,) = (one for one in checks() if one.name == check)
+    with pytest.raises(Failure, match=words):
+        tried(subject(kind, lr=0.1))
+
+
+def test_an_optimizer_that_says_that_it_corrects_no_bias_is_believed() -> None:
+    def uncorrected(self: Adam, *args: Any, **options: Any) -> None:
+        Adam.__init__(self, *args, **options)
+        self.param_groups[0]["bias_correction"] = False
+
+    kind = type("Plain", (BROKEN["check_bias_correction"],), {"__init__": uncorrected})
+    report = examine(kind, lr=0.1, only=[one for one in checks() if one.name == "check_bias_correction"])
+    assert report.left_out == {"check_bias_correction": "its groups say that it does not correct bias"}
+
+
+def test_adams_kind_is_told_by_its_steps() -> None:
+    only = [one for one in checks() if one.name in ("check_bias_correction", "check_eps_is_outside_the_root")]
+    for name in ("adam", "adamw"):
+        assert not examine(name, only=only).left_out
+    for name in ("lamb", "merit", "soap", "sgd", "muon", "adafactor"):
+        assert len(examine(name, only=only).left_out) == 2
+
+
+class Wary(Good):
+    """As schedule-free methods are: no step before ``train()``."""
+
+    training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def eval(self) -> None:
+        self.training = False
+
+    def step(self, closure: Any = None) -> Any:
+        assert self.training
+        return super().step(closure)
+
+
+def test_a_weight_decay_that_is_taken_and_ignored_is_found() -> None:
+    (decays,) = (one for one in checks() if one.name == "check_weight_decay")
+    with pytest.raises(Failure, match="weight decay changes nothing"):
+        decays(subject(Ignored))
+
+
+def test_a_method_that_must_be_told_to_train_is_told() -> None:
+    names = ("check_learns", "check_resumes_bitwise", "check_deepcopy")
+    report = examine(Wary, only=[one for one in checks() if one.name in names])
+    assert report, str(report)
+
+
+def test_one_that_takes_matrices_only() -> None:
+    report = examine(torch.optim.Muon, lr=2e-2, matrices=True, only=checks(beyond_torch=False, slow=False))
+    assert report, str(report)
+    assert "check_shapes" in report.left_out
+
+
+def test_a_report_says_in_words_what_fails() -> None:
+    report = examine(broken("check_sparse_gradients"), only=checks(slow=False))
+    assert not report
+    # pickle does not find a class that was made in a function.
+    assert set(report.failed) == {"check_pickle", "check_sparse_gradients"}
+    assert str(report).splitlines()[0].startswith("Broken: ")
+    assert "check_sparse_gradients: sparse gradients: " in str(report)
+
+
+def test_subjects() -> None:
+    assert subject("merit").name == "merit"
+    assert subject(Good).lr == 0.1
+    assert subject(Good, lr=1, momentum=0.5).run().optimizer.param_groups[0]["momentum"] == 0.5
+    with pytest.raises(TypeError, match="pass one at which it learns as lr="):
+        subject(torch.optim.LBFGS.__init__)
+    one = Subject(name="mine", build=Good, lr_grid=(0.1,))
+    assert subject(one) is one
+
+
+def test_known_failures_must_fail() -> None:
+    test = conformance_test(Good, known={("Good", "check_closure"): "why"})
+    ((_, params),) = (mark.args for mark in test.pytestmark)
+    marks = {param.id: {mark.name: mark.kwargs for mark in param.marks} for param in params}
+    assert marks["Good-check_closure"] == {"xfail": {"strict": True, "raises": Failure, "reason": "why"}}
+    assert marks["Good-check_compiled"] == {"slow": {}}
+    assert not marks["Good-check_learns"]
+    with pytest.raises(ValueError, match="check_clsure"):
+        conformance_test(Good, known={("Good", "check_clsure"): "why"})

@@ -1,0 +1,26 @@
+"""``cbs recipes``."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from sweeps.commands import AsJson
+
+
+def command(context: typer.Context, *, as_json: AsJson = False) -> None:
+    """Recipes of papers: what each one looks for, and what was found.
+
+    Without a subcommand: list them with their cost.
+
+    Example: cbs recipes show merit-gpt2
+
+    Example: cbs recipes --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from extensions.papers.reproducing.listing import listing, listing_lines
+
+    rows = listing()
+    typer.echo(json.dumps(rows, indent=2, allow_nan=False) if as_json else "\n".join(listing_lines(rows)))

@@ -1,0 +1,91 @@
+"""``cbs reproduce``."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.consoles import errors
+from analysis.options import options
+from extensions.papers.commands import Paper
+from sweeps.commands import AsJson, Settings
+from sweeps.running.flags import resource_flags
+
+
+@options(machines=resource_flags)
+def command(
+    name: Paper,
+    scale: Annotated[
+        str, typer.Option(help="tiny: minutes on two cores. paper: the paper's models and data, for a cluster.")
+    ] = "tiny",
+    settings: Settings = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the recipe. Default: results/NAME-SCALE.")
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write the verdicts there, for cbs recipes atlas."),
+    ] = None,
+    max_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show trials, examples, tokens, FLOPs and hours; run nothing.")
+    ] = False,
+    peak: Annotated[float, typer.Option(help="TFLOP/s of an accelerator, for --dry-run.")] = 989.0,
+    utilisation: Annotated[float, typer.Option(help="Fraction of the peak that is achieved, for --dry-run.")] = 0.4,
+    *,
+    machines: dict[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiment of a paper and compare with what it found.
+
+    Runs sweeps and analyses, and gives a verdict on every published number. The same command continues.
+
+    Example: cbs reproduce nqm
+
+    Example: cbs reproduce merit-gpt2 --dry-run
+    """
+    from cbs.compute import device
+    from cbs.errors import ConfigError
+    from cbs.registry.parsing import parse_duration
+    from cbs.trial.store import Store
+    from extensions.papers.reproducing.price import prices
+    from extensions.papers.reproducing.reproduce import recipe_of, reproduce, store
+    from extensions.papers.reproducing.telling import price_lines, verdict_lines
+    from sweeps.outlook.progress import Progress
+    from sweeps.running.cluster import Resources
+    from sweeps.search.limits import Limits
+
+    if not (0 < peak < math.inf and 0 < utilisation <= 1):
+        raise ConfigError(f"--peak must be above 0 and --utilisation at most 1, got {peak:g} and {utilisation:g}")
+    if dry_run:
+        priced = prices(recipe_of(name, scale, settings or ()).runs)
+        content = [each.to_json(peak * 1e12, utilisation) for each in priced]
+        lines = list(price_lines(priced, peak * 1e12, utilisation)) or ["no sweep: an analysis alone, in seconds"]
+        typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
+        return
+    if record is not None:
+        Store(record).check_writable()
+    resources = Resources(**machines)
+    outcome = reproduce(
+        name,
+        scale,
+        output,
+        settings=settings or (),
+        resources=resources,
+        limits=Limits(math.inf if max_time is None else time.monotonic() + parse_duration(max_time)),
+        progress=Progress(errors, resources.parallel(device.count())),
+        note=lambda line: errors.print(line, markup=False, soft_wrap=True),
+    )
+    if record is not None:
+        store(outcome, record / f"{name}-{scale}.json")
+    if as_json:
+        typer.echo(json.dumps(outcome.to_json(), indent=2, allow_nan=False))
+    else:
+        typer.echo("\n".join(verdict_lines(outcome)))

@@ -1,0 +1,159 @@
+"""Image classifiers: noise scales (McCandlish et al.), momentum (Zhang et al. 2019), LAMB and LARS at large batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cbs.registry.choices import Choice
+from cbs.trial.target import Target
+from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
+from extensions.papers.experiments.parts import (
+    AUTO,
+    PROBE,
+    classifier,
+    experiment,
+    fitted,
+    larger_critical,
+    lower_loss,
+    one_run,
+)
+from sweeps.spec.schedule_rule import ScheduleRule
+
+GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
+
+
+def images(model: str, data: str, **options: str) -> Choice:
+    """Return the workload of an image classifier on data in a folder or archive."""
+    return Choice(name="images", options={"model": model, "data": data, **options})
+
+
+DATA = {
+    "mnist": ("cnn", 1, 28, "none", 0.99, 900 / 200),
+    "svhn": ("cnn", 3, 32, "none", 0.9, 4_000 / 500),
+    "cifar10": ("resnet32", 3, 32, "group", 0.8, 2_000 / 900),
+    "imagenet": ("resnet50", 3, 224, "group", 0.6, 30_000 / 15_000),
+}
+"""Model, channels, width in pixels, norm, target accuracy; published B_simple over B_crit, averaged over a run."""
+
+
+@PAPERS.register("mccandlish-images")
+def mccandlish_images(scale: str) -> PaperRecipe:
+    """Compare the noise scale of classifiers with their critical batch size."""
+    tiny, runs, expectations = scale == "tiny", [], []
+    for name, (model, channels, size, norm, accuracy, ratio) in DATA.items():
+        target = Target(metric="validation_accuracy", value=accuracy, direction="above")
+        sweep = experiment(images(model, f"data/{name}", norm=norm, metric="accuracy"), ("sgd",),
+                           tuple(2**k for k in range(4, 14)), target=target, max_steps=20_000,
+                           max_examples=10_000_000, probe=AUTO, expected=(2_000.0, 1e6))  # fmt: skip
+        built = classifier(model, 1000 if name == "imagenet" else 10, channels, size, norm)
+        runs.append(one_run(name, sweep, tiny=False, model=built))
+        expectations.append(near_ratio(name, "table 1, read in summaries; within half of it", ratio, ratio / 2))
+    if tiny:
+        sweep = experiment(GLYPHS, ("sgd",), (4, 16, 64, 256, 512), seeds=(0, 1), max_steps=4_000, max_examples=120_000,
+                           expected=(150.0, 5_000.0), probe=PROBE, target=0.5)  # fmt: skip
+        runs = [one_run("images", sweep, tiny)]
+        expectations = [near_ratio("images", "table 1, read in summaries; a factor of 4 either way is taken for small",
+                                   2.125, 1.875)]  # fmt: skip
+    curve = Expectation(
+        claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
+        published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
+        relation=Near((1.0,) * len(runs), 0.2),
+        ours=tuple(fitted("exponent", analysis=f"analyze_{run.name}") for run in runs),
+    )  # fmt: skip
+    return PaperRecipe(
+        title="image classifiers: noise scale beside critical batch size",
+        paper="McCandlish et al. 2018, arXiv 1812.06162",
+        protocol="SGD with momentum to one target at every batch size, learning rate searched at each",
+        deviations=("glyphs and LeNet in place of four data sets",) if tiny else
+        ("targets are ours; residual networks of 32 and 50 layers with group norm for CIFAR-10 and ImageNet",),
+        runs=tuple(runs),
+        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs},
+        expectations=(*expectations, curve),
+        figure="pareto",
+        minutes=6.0 if tiny else None,
+    )  # fmt: skip
+
+
+def near_ratio(name: str, source: str, value: float, tolerance: float) -> Expectation:
+    """Return the statement that the ratio of B_simple to B_crit is near a number."""
+    published = "; ".join(f"{each}: {row[-1]:.2g}" for each, row in DATA.items() if name in (each, "images"))
+    return Expectation(
+        claim="the noise scale is the critical batch size, up to a small factor" + f" ({name})" * (name in DATA),
+        published=f"B_simple over B_crit, averages: {published}", source=source,
+        relation=Near((value,), tolerance), ours=(fitted("simple_noise_scale_ratio", analysis=f"analyze_{name}"),),
+    )  # fmt: skip
+
+
+@PAPERS.register("nqm-neural")
+def neural(scale: str) -> PaperRecipe:
+    """Compare the critical batch sizes of SGD, momentum and Adam on a small convolutional network."""
+    tiny = scale == "tiny"
+    optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
+    if tiny:
+        sweep = experiment(GLYPHS, optimizers, (4, 16, 64, 256), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
+                           expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
+    else:
+        target = Target(metric="validation_accuracy", value=0.99, direction="above")
+        workload = images("cnn", "data/mnist", metric="accuracy")
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(1, 16)), target=target,
+                           max_steps=40_000, max_examples=3_000_000, expected=(1_000.0, 2e5))  # fmt: skip
+    return PaperRecipe(
+        title="optimizers against batch size on a small network",
+        paper="Zhang et al. 2019, arXiv 1907.04164",
+        protocol="SGD, momentum and Adam to one target at every batch size, learning rate searched at each",
+        deviations=(
+            "targets of the paper could not be read",
+            "one network; no residual networks and VGG, no averages and K-FAC",
+            *(["glyphs in place of MNIST"] if tiny else []),
+        ),
+        runs=(one_run("images", sweep, tiny, model=classifier("cnn", 10, 1, 28, "none")),),
+        analyses={"compare": "compare {images}"},
+        expectations=(
+            larger_critical("sgd(momentum=0.9)", "sgd(momentum=0)", "momentum extends perfect scaling", "abstract"),
+            larger_critical("adam", "sgd(momentum=0)", "preconditioned methods extend perfect scaling", "abstract"),
+        ),
+        figure="token_ratio",
+        minutes=9.0 if tiny else None,
+    )
+
+
+@PAPERS.register("lamb-resnet50")
+def lamb_resnet50(scale: str) -> PaperRecipe:
+    """Compare LAMB, LARS and momentum after equal epochs at several batch sizes."""
+    tiny = scale == "tiny"
+    optimizers = ("lamb", "lars", "sgd")
+    schedule = ScheduleRule(name="polynomial", options={"power": 1.0})
+    if tiny:
+        workload = Choice(name="images", options={"model": "lenet", "image_size": 16, "metric": "accuracy"})
+        sweep = experiment(workload, optimizers, (32, 512), budgets=(24_576,), seeds=(0, 1), schedule=schedule)
+    else:
+        workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(9, 16)), budgets=(115_300_000,),
+                           schedule=schedule)  # fmt: skip
+    large = sweep.batch_sizes[-1]
+    return PaperRecipe(
+        title="LAMB and LARS: accuracy at equal epochs up to large batches",
+        paper="You et al. 2020, arXiv 1904.00962, and 2017, arXiv 1708.03888",
+        protocol="equal epochs under a linear decay, learning rate searched at every batch size",
+        deviations=(
+            "the learning rate is searched; the paper scales it by the square root and lengthens the warmup",
+            *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
+        ),
+        runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
+        analyses={"budget": "budget {images}"},
+        expectations=(
+            higher(
+                lower_loss("lamb", "sgd", large, "LAMB holds 76.4 % top-1 at 32K, momentum does not", "from memory")
+            ),
+            higher(
+                lower_loss("lars", "sgd", large, "LARS trains ResNet-50 at 32K without loss of accuracy", "abstract")
+            ),
+        ),
+        figure="budget_losses",
+        minutes=5.0 if tiny else None,
+    )
+
+
+def higher(expectation: Expectation) -> Expectation:
+    """Return a statement about a loss as one about an accuracy, the negative of which is the loss in ``cbs budget``."""
+    return replace(expectation, claim=expectation.claim.replace("below", "above"))

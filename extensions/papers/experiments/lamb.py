@@ -1,0 +1,75 @@
+"""LAMB (2020): BERT at batch sizes of 512 to 32,768 in equal epochs."""
+
+from __future__ import annotations
+
+from cbs.registry.choices import Choice, parse_choice
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
+from extensions.papers.experiments.parts import among_sizes, experiment, lower_loss, one_run
+from sweeps.spec.lr_rule import PrescribedRate
+from sweeps.spec.schedule_rule import ScheduleRule
+
+LINEAR = "linear"
+WARMUP = 3_125
+"""Warmup steps, the same at every batch size: 1/320 of 1,000,000 steps at 512, 1/5 of 15,625 at 32,768."""
+
+
+@PAPERS.register("lamb-bert")
+def lamb_bert(scale: str) -> PaperRecipe:
+    """Compare LAMB and AdamW on masked text at equal examples, with a short context and then a long one."""
+    tiny = scale == "tiny"
+    examples = 24_576 if tiny else 512_000_000
+    contexts = {"context": 16, "later_context": 32} if tiny else {"context": 128, "later_context": 512}
+    options = {**contexts, "switch": round(0.9 * examples), "size": "30k" if tiny else "bert-large"}
+    if tiny:
+        sweep = experiment(
+            Choice(name="masked_text", options=options), ("adamw", "lamb"), tuple(2**k for k in range(3, 10)),
+            budgets=(examples,), seeds=(0, 1), schedule=ScheduleRule(name=LINEAR),
+        )  # fmt: skip
+        sweeps = {"bert": sweep}
+    else:
+        options |= {"init": "bert", "data": "data/wikibooks/train.bin", "validation": "data/wikibooks/validation.bin",
+                    "dtype": "uint16", "vocab_size": 30522, "mask_id": 103}  # fmt: skip
+        sweep = experiment(
+            Choice(name="masked_text", options=options), ("adamw(weight_decay=0.01)",),
+            tuple(2**k for k in range(9, 16)), budgets=(examples,), precision="bfloat16",
+            schedule=ScheduleRule(name=LINEAR, warmup_steps=WARMUP),
+        )  # fmt: skip
+        lamb = sweep.replace(optimizers=(parse_choice("lamb(weight_decay=0.01)"),),
+                             lr_rule=PrescribedRate(power=0.5, lrs={32_768: 5e-3}))  # fmt: skip
+        sweeps = {"adamw": sweep, "lamb": lamb}
+    large = sweep.batch_sizes[-1]
+    excess = among_sizes({"optimizer": "lamb"}, "sizes", {"batch_size": large}, "excess")
+    stops = among_sizes({"optimizer": "adamw"}, "equivalence", "largest_within")
+    return PaperRecipe(
+        title="LAMB: BERT in equal epochs up to very large batches",
+        paper="You et al. 2020, arXiv 1904.00962",
+        protocol="masked tokens, nine tenths of the examples at the short context and one tenth at the long one, "
+        "warmup and linear decay; LAMB and AdamW at equal examples",
+        deviations=(
+            "masked loss in place of the F1 of SQuAD after finetuning; no next sentences",
+            "one warmup, not a second one for the long context",
+            "the learning rate is searched at every batch size; bytes of a small text"
+            if tiny
+            else "the learning rate of AdamW is searched at every batch size, that of LAMB is the published one",
+            *(["a first run had only 8, 64 and 512; the question where AdamW stops came after it"] if tiny else []),
+        ),
+        runs=tuple(one_run(name, each, tiny, parameters=335e6, tokens_per_example=166.4)
+                   for name, each in sweeps.items()),
+        analyses={"budget": f"budget {' '.join(f'{{{name}}}' for name in sweeps)} --within 0.05"},
+        expectations=(
+            lower_loss("lamb", "adamw", large, "AdamW's F1 falls beyond 16K and it diverges at 32K; LAMB's is 91.475",
+                       "from memory of table 1"),
+            Expectation(
+                claim=f"LAMB at batch size {large} ends within .05 of its best batch size",
+                published="F1 91.752 at 512, 91.475 at 32768", source="from memory of table 1",
+                relation=Near((0.0,), 0.05), ours=(excess,),
+            ),
+            Expectation(
+                claim=f"AdamW stops scaling below batch size {large}: its largest within .05 of its best",
+                published="AdamW's F1 falls beyond 16K", source="from memory of table 1",
+                relation=Beyond(large, above=False), ours=(stops,),
+            ),
+        ),
+        figure="budget_losses",
+        minutes=6.0 if tiny else None,
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""Muon: examples against AdamW (Essential AI 2025), and its critical batch size (Sato et al. 2025)."""
+
+from __future__ import annotations
+
+from cbs.registry.choices import Choice
+from cbs.trial.target import Target
+from extensions.papers.experiments import (
+    PAPERS,
+    AnswerPath,
+    Beyond,
+    Expectation,
+    Likely,
+    Monotone,
+    PaperRecipe,
+    RecipeRun,
+)
+from extensions.papers.experiments.base import EACH
+from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
+
+MOMENTA = (0.8, 0.95, 0.99)
+
+
+@PAPERS.register("essential-ratio")
+def essential_ratio(scale: str) -> PaperRecipe:
+    """Measure the ratio of AdamW's tokens to Muon's at one loss."""
+    tiny = scale == "tiny"
+    if tiny:
+        sweep = experiment(TEXT, ("adamw", "muon"), (4, 16, 64, 256, 512), target=2.6, seeds=(0, 1), max_steps=2_500,
+                           max_examples=90_000, expected=(120.0, 4_500.0))  # fmt: skip
+    else:
+        options = {"size": "gpt2-medium", "width": 1280, "layers": 24, "heads": 20, "context": 8192,
+                   "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip
+        sweep = experiment(
+            Choice(name="text", options=options), ("adamw(betas=[0.95, 0.95])", "muon(betas=[0.95, 0.95])"),
+            tuple(2**k for k in range(4, 12)), target=3.25, max_steps=20_000, max_examples=3_000_000,
+            expected=(3_000.0, 1e6), precision="bfloat16",
+        )  # fmt: skip
+    ratio = ("comparisons", 0, "token_ratios", {"optimizer": "muon"})
+    return PaperRecipe(
+        title="Muon: how many tokens AdamW needs over it, against the batch size",
+        paper="Essential AI 2025, arXiv 2505.02222",
+        protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each",
+        deviations=(
+            "validation loss in place of the smoothed training loss; only text, no code",
+            *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
+        ),
+        runs=(RecipeRun(name="text", sweep=sweep),),
+        analyses={"compare": "compare {text} --reference adamw", "analyze": "analyze {text}"},
+        expectations=(
+            Expectation(
+                claim="AdamW needs more tokens than Muon at every batch size",
+                published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens",
+                source="equation 2 and figures, read in the text",
+                relation=Beyond(1.0),
+                ours=(AnswerPath(analysis="compare", path=(*ratio, "token_ratio", EACH, "value")),),
+            ),
+            Expectation(
+                claim="the ratio does not decrease with the batch size",
+                published="R_L(B) does not decrease", source="read in the text", relation=Likely(0.9),
+                ours=(AnswerPath(analysis="compare", path=(*ratio, "probability_not_decreasing"),
+                                 ok=((*ratio, "verdict"),)),),
+            ),
+            larger_critical("muon", "adamw", "Muon keeps its data efficiency at larger batches", "abstract"),
+        ),
+        figure="token_ratio",
+        minutes=7.0 if tiny else None,
+    )  # fmt: skip
+
+
+@PAPERS.register("muon-cbs")
+def muon_cbs(scale: str) -> PaperRecipe:
+    """Compare the critical batch size of Muon at several momenta, and with that of AdamW."""
+    tiny = scale == "tiny"
+    optimizers = ("adamw", *(f"muon(momentum={value})" for value in MOMENTA))
+    if tiny:
+        run = RecipeRun(name="runs", sweep=experiment(
+            TEXT, optimizers, (2, 8, 32, 128, 512), target=2.8, seeds=(0, 1), max_steps=3_000, max_examples=40_000,
+            expected=(80.0, 2_500.0),
+        ))  # fmt: skip
+    else:
+        workload = Choice(name="images", options={"model": "resnet18", "norm": "batch", "metric": "accuracy",
+                                                  "data": "data/cifar10"})  # fmt: skip
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(1, 13)), max_steps=20_000,
+                           target=Target(metric="validation_accuracy", value=0.9, direction="above"),
+                           max_examples=2_500_000, expected=(1_000.0, 5e5))  # fmt: skip
+        run = RecipeRun(name="runs", sweep=sweep, parameters=11.17e6, model=classifier("resnet18", 10, 3, 32))
+    return PaperRecipe(
+        title="Muon: its critical batch size falls with the momentum",
+        paper="Sato, Naganuma, Iiduka 2025, arXiv 2507.01598",
+        protocol="AdamW and Muon at three momenta to one target at every batch size, learning rate searched at each",
+        deviations=(
+            "the learning rate is searched at every batch size; the paper scales it by the square root from 512",
+            "five Newton-Schulz steps; the paper's code takes three",
+            *(
+                [
+                    "a small text in place of CIFAR-10",
+                    "batch sizes from 2; with 8 as the smallest, as first planned, an exponent came from the prior",
+                ]
+                if tiny
+                else ["CIFAR-10 alone, without CIFAR-100 and Llama; weight decay is not searched"]
+            ),
+        ),
+        runs=(run,),
+        analyses={"analyze": "analyze {runs}", "compare": "compare {runs} --reference adamw"},
+        expectations=(
+            Expectation(
+                claim="the larger the momentum of Muon, the smaller its critical batch size",
+                published="b_crit over the noise: 1.96, .368, .058 at momentum .8, .95, .99 (Nesterov)",
+                source="lower bound of Cesista and Wen, which generalises the paper's",
+                relation=Monotone(rising=False),
+                ours=tuple(fitted("critical_batch_size", optimizer=f"muon(momentum={value})") for value in MOMENTA),
+            ),
+            larger_critical("muon(momentum=0.95)", "adamw", "Muon's is the larger one", "abstract and figures"),
+        ),
+        figure="steps",
+        minutes=8.0 if tiny else None,
+    )

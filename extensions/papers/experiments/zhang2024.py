@@ -1,0 +1,93 @@
+"""Zhang et al. (2024): how the critical batch size grows with model and data, constant rates and averaged weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbs.registry.choices import Choice
+from extensions.papers.experiments import PAPERS, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Step
+from extensions.papers.experiments.parts import experiment
+from sweeps.spec.spec import Sweep
+
+PAPER = "Zhang et al. 2024, arXiv 2410.21676"
+MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
+"""Width, layers, parameters without embeddings, and the loss after 20 tokens for each parameter."""
+
+WIDTHS, TARGETS = (16, 32, 64), (3.0, 2.8, 2.65)
+
+
+def at(width: int, layers: int, target: float) -> Sweep:
+    """Return the sweep of a model of the paper on C4, in sequences of 512 tokens."""
+    options: dict[str, Any] = {"size": "gpt2-small", "width": width, "layers": layers, "context": 512}
+    options |= {"heads": 16 if width == 1024 else 12, "data": "data/c4/train.bin", "dtype": "uint16"}
+    options |= {"validation": "data/c4/validation.bin", "vocab_size": 50304}
+    return experiment(
+        Choice(name="text", options=options), ("adamw(betas=[0.95, 0.99])",), tuple(2**k for k in range(6, 15)),
+        target=target, max_steps=4_000, max_examples=12_000_000, clip_norm=1.0, precision="bfloat16",
+        averaging=Choice(name="ema", options={"half_life": 100_000}), expected=(1_500.0, 5e6), micro_batch_size=64,
+    )  # fmt: skip
+
+
+def exponent(analysis: str, *law: Step) -> AnswerPath:
+    """Return the position of a law's exponent in ``cbs scale``; it counts only if none of its points is doubted."""
+    return AnswerPath(analysis=analysis, path=(*law, "exponent"), ok=((*law, "doubted"),))
+
+
+@PAPERS.register("cbs-scaling")
+def cbs_scaling(scale: str) -> PaperRecipe:
+    """Measure critical batch sizes (20 % overhead) at three widths and three amounts of data, with averaged weights."""
+    tiny = scale == "tiny"
+    if tiny:
+        runs = [
+            RecipeRun(name=f"w{width}", sweep=experiment(
+                Choice(name="text", options={"width": width}), ("adamw",), (4, 16, 64, 256), target=TARGETS[-1],
+                seeds=(0, 1), max_steps=1_500, max_examples=60_000, expected=(150.0, 4_000.0),
+                averaging=Choice(name="ema", options={"half_life": 300}),
+            ))
+            for width in WIDTHS
+        ]  # fmt: skip
+    else:
+        runs = [RecipeRun(name=name, sweep=at(width, layers, target), parameters=parameters, without_embeddings=True)
+                for name, (width, layers, parameters, target) in MODELS.items()]  # fmt: skip
+    places = " ".join(f"{{{run.name}}}" for run in runs)
+    reference = 4 if tiny else 256
+    definition = f"overhead(overhead=0.2, reference_batch={reference}, hyperbola=true)"  # as in the paper's notebook
+    flags = f"--definition '{definition}'" + "".join(f" --target {t:g}" for t in (TARGETS if tiny else ()))
+    lines = {"data": f"scale {places} --against data --data-at-batch {reference} {flags}"}
+    expectations = [
+        Expectation(
+            claim="the critical batch size (20 % overhead) goes as the amount of data to the power .47",
+            published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
+            source="fit of the paper's notebook, computed again",
+            relation=Near((0.47,), 0.15),
+            ours=(exponent("data", "laws", {"axis": "data"}),),
+        )
+    ]
+    if tiny:
+        lines = {"size": f"scale {places} --vary width {flags}", **lines}  # same files: the last one's stay
+        expectations.append(
+            Expectation(
+                claim="at equal loss the size of the model hardly matters: power of the width",
+                published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
+                source="read in a summary; N goes as the square of the width",
+                relation=Near((0.0,), 0.2),
+                ours=(exponent("size", "comparisons", {"axis": "width", "kind": "pooled"}),),
+            )
+        )
+    return PaperRecipe(
+        title="how the critical batch size grows with data and with the model",
+        paper=PAPER,
+        protocol="Adam at a constant learning rate with averaged weights, to the losses of several amounts of data, at "
+        "every model; the critical batch size by 20 % overhead",
+        deviations=(
+            ("widths 16, 32, 64 and targets of 3.0, 2.8, 2.65 nats/byte stand for models and amounts of data",)
+            if tiny
+            else ("one beta2 and one half-life of the average; the paper tunes both by batch size",)
+        ),
+        runs=tuple(runs),
+        analyses=lines,
+        expectations=tuple(expectations),
+        figure="scaling-data",
+        minutes=9.0 if tiny else None,
+    )

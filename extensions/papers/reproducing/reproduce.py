@@ -1,0 +1,258 @@
+"""``cbs reproduce`` as a function: sweeps, analyses, and a verdict for every statement of the paper."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import cbs
+from analysis.arrays import Quantity
+from cbs.errors import CbsError, ConfigError, ResultsError
+from cbs.files import atomic_file
+from cbs.training.parents import parent_at
+from cbs.trial.store import Store
+from cbs.trial.trial_files import read_timing
+from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, RecipeRun, Reproduced
+from extensions.papers.reproducing.asking import ask
+from extensions.papers.reproducing.readings import NoSuchNumber, doubts, read
+from sweeps.launching.loop import carry_out, prepare
+from sweeps.launching.policies import POLICIES
+from sweeps.outlook.progress import Progress
+from sweeps.running.cluster import Resources
+from sweeps.search.limits import Limits
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
+
+VERDICTS = "verdicts.json"
+"""File with the verdicts, in the folder of a recipe, see :meth:`Reproduction.to_json`."""
+
+SCHEMA = 2
+DRAWN = (".png", ".pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedExpectation:
+    """A statement of a paper with our numbers and the verdict.
+
+    Attributes:
+        expectation: the statement.
+        found: the measured numbers that could be read.
+        verdict: whether they agree with the statement.
+        why: reasons why numbers are missing or do not count.
+    """
+
+    expectation: Expectation
+    found: tuple[Quantity, ...]
+    verdict: Reproduced
+    why: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        each = self.expectation
+        return {
+            "claim": each.claim,
+            "published": each.published,
+            "source": each.source,
+            "expected": str(each.relation),
+            "ours": [{"value": quantity.value, "interval": list(quantity.interval)} for quantity in self.found],
+            "verdict": str(self.verdict),
+            "why": list(self.why),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """Result of :func:`reproduce`.
+
+    Attributes:
+        name: name of the recipe.
+        scale: one of :data:`extensions.papers.experiments.SCALES`.
+        recipe: the recipe as it was run.
+        judged: a verdict for each of its expectations.
+        figures: files with the figure of the paper, relative to ``output``.
+        failures: reasons of the analyses that failed, by name.
+        command: command line with the same result.
+        output: folder of the recipe.
+        complete: whether every run has ended, and no trial failed.
+        seconds: processor time of all trials and analyses.
+    """
+
+    name: str
+    scale: str
+    recipe: PaperRecipe
+    judged: tuple[JudgedExpectation, ...]
+    figures: tuple[str, ...]
+    failures: dict[str, str]
+    command: str
+    output: Path
+    complete: bool
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA,
+            "recipe": self.name,
+            "scale": self.scale,
+            "title": self.recipe.title,
+            "paper": self.recipe.paper,
+            "command": self.command,
+            "date": datetime.now(UTC).date().isoformat(),
+            "version": cbs.__version__,
+            "complete": self.complete,
+            "seconds": round(self.seconds),
+            "verdicts": [each.to_json() for each in self.judged],
+            "figures": list(self.figures),
+            "failures": self.failures,
+        }
+
+
+def recipe_of(name: str, scale: str, settings: Sequence[str] = ()) -> PaperRecipe:
+    """Return a recipe at a scale, with ``settings`` applied to all its sweeps as by ``cbs sweep --set``.
+
+    Raises:
+        ConfigError: if there is no such recipe, scale or setting.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"unknown scale {scale!r}: known scales are {', '.join(SCALES)}")
+    recipe: PaperRecipe = PAPERS.make(name, scale)
+    if not settings:
+        return recipe
+    if not recipe.runs:
+        raise ConfigError(f"recipe {name!r} has no sweep, so there is nothing to --set")
+    runs = tuple(replace(run, sweep=override(run.sweep, settings)) for run in recipe.runs)
+    return replace(recipe, runs=runs)
+
+
+def reproduce(
+    name: str,
+    scale: str = "tiny",
+    output: Path | None = None,
+    *,
+    settings: Sequence[str] = (),
+    resources: Resources | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Reproduction:
+    """Run the missing trials of a recipe, analyse the results, and judge every statement of the paper.
+
+    Args:
+        name: name in :data:`extensions.papers.experiments.PAPERS`.
+        scale: one of :data:`extensions.papers.experiments.SCALES`.
+        output: folder of the recipe, with a subfolder for every run; ``None`` for ``results/NAME-SCALE``.
+        settings: changes of all sweeps, see :func:`recipe_of`.
+        resources: where to run; ``None`` for all cores of this machine.
+        limits: limits after which no trial starts; the results so far are then analysed.
+        progress: display of the progress; ``None`` for none.
+        note: called with every line to show to the user.
+
+    Returns:
+        The verdicts, which are also written to :data:`VERDICTS` in the folder.
+
+    Raises:
+        CbsError: as :func:`sweeps.launching.loop.run_sweep`. An analysis that fails does not raise: the verdict on its
+            statements is then "cannot be told".
+    """
+    recipe = recipe_of(name, scale, settings)
+    output = Path("results") / f"{name}-{scale}" if output is None else output
+    Store(output).check_writable()
+    resources, limits = resources or Resources(), limits or Limits()
+    complete = True
+    for run in recipe.runs:
+        if limits.reached:
+            note(f"{limits.reached}: no trial starts in run {run.name} and those after it")
+            break
+        note(f"{run.name}: {output / run.name}")
+        policy = POLICIES.make(run.policy.name, **run.policy.options)
+        sweep = _from_parent(run, output)
+        policy.check(sweep, limits=limits, source=None)
+        resources.check_devices(sweep.device, command=False)
+        plan = prepare(sweep, sweep, policy, output=output / run.name, resources=resources, note=note)
+        report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
+        complete &= not report.content.get("failures", {}).get("trials", 0)
+    contents: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    began = time.process_time()
+    for analysis, line in command_lines(recipe, output).items():
+        note(f"cbs {line}")
+        try:
+            contents[analysis] = ask(line)
+        except CbsError as error:
+            failures[analysis] = str(error)
+    analysed = time.process_time() - began
+    trained = sum(read_timing(each).get("processor_seconds", 0.0) for each in output.glob("**/trials/*/timing.json"))
+    files = dict.fromkeys(file for content in contents.values() for file in content.get("files", ()))
+    scaled = [] if scale == SCALES[0] else ["--scale", scale]
+    command = shlex.join(["cbs", "reproduce", name, *scaled, *(f"--set={each}" for each in settings)])
+    outcome = Reproduction(
+        name=name,
+        scale=scale,
+        recipe=recipe,
+        judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
+        figures=tuple(os.path.relpath(file, output) for file in files if is_figure(file, recipe.figure)),
+        failures=failures,
+        command=command,
+        output=output,
+        complete=complete and not limits.reached,
+        seconds=trained + analysed,
+    )
+    store(outcome, output / VERDICTS)
+    return outcome
+
+
+def _from_parent(run: RecipeRun, output: Path) -> Sweep:
+    """Return the sweep of a run; if the run has a parent, its trials start from the checkpoint that this one kept."""
+    if not run.parent:
+        return run.sweep
+    kept = sorted((output / run.parent).glob("kept/*/*.pt"))
+    if len(kept) != 1:
+        raise ResultsError(f"{output / run.parent} holds {len(kept)} checkpoints, but run {run.name} needs exactly one")
+    return run.sweep.replace(parent=replace(parent_at(kept[0]), optimizer="reset"))
+
+
+def is_figure(file: str, figure: str) -> bool:
+    """Whether a file is an image of a figure; there may be one per target, as ``steps-loss_below_2.png``."""
+    return file.endswith(DRAWN) and figure in (Path(file).stem, Path(file).stem.split("-")[0])
+
+
+def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
+    """Return the command lines of a recipe's analyses, with the folders of its runs filled in."""
+    places = {run.name: shlex.quote(str(output / run.name)) for run in recipe.runs}
+    return {name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()}
+
+
+def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:
+    """Return the verdict on a statement.
+
+    Args:
+        expectation: the statement.
+        contents: JSON of the analyses by name.
+        failures: reasons of the analyses that failed, by name.
+    """
+    found: list[Quantity] = []
+    why: list[str] = []
+    for reading in expectation.ours:
+        missing = [one.analysis for one in (reading, reading.over) if one is not None and one.analysis in failures]
+        why += [failures[name] for name in missing[:1]]
+        try:
+            if not missing:
+                why += doubts(contents, reading)
+                found += read(contents, reading)
+        except NoSuchNumber as error:
+            why.append(str(error))
+    if not why and (unfit := expectation.relation.unfit(found)):
+        why.append(unfit)
+    verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN
+    return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict, why=(*dict.fromkeys(why),))
+
+
+def store(outcome: Reproduction, path: Path) -> None:
+    """Write the verdicts atomically."""
+    with atomic_file(path) as draft:
+        draft.write_text(json.dumps(outcome.to_json(), indent=2, allow_nan=False) + "\n")

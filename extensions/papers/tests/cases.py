@@ -1,0 +1,55 @@
+"""What general tests know of this extension."""
+
+from extensions.papers.experiments import PaperRecipe
+from extensions.papers.reproducing.price import RunPrice
+from tests.cases import Flags, answer
+
+PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
+
+COMPLETED = ["extensions.papers.experiments"]
+"""Packages of registries whose names are completed."""
+
+FLAGS = {
+    "reproduce": Flags(
+        {
+            "extensions.papers.reproducing.reproduce.reproduce": answer,
+            "extensions.papers.reproducing.reproduce.recipe_of": lambda *_: PaperRecipe(
+                title="t", paper="p", protocol="p"
+            ),
+            "extensions.papers.reproducing.reproduce.store": None,
+            "extensions.papers.reproducing.price.prices": lambda *_: [PRICE],
+            "extensions.papers.reproducing.telling.verdict_lines": list,
+            "os.cpu_count": 4,
+            "cbs.compute.device.count": 1,
+            "sweeps.running.access.check_listening": None,
+            "time.monotonic": 0.0,
+        },
+        base=["nqm"],
+        cases={
+            "name": (["seesaw"], "'seesaw'"),
+            "--record": (["--record", "there"], "there/nqm-tiny.json"),
+            "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
+            "--dry-run": (["--dry-run"], "prices("),
+            "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
+            "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
+            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+            "--launch": (["--launch", "nice -n 1"], "launch='nice -n 1'"),
+            "--json": (["--json"], "to_json("),
+        },
+    ),
+    "recipes": Flags(
+        {
+            "extensions.papers.reproducing.listing.listing": list,
+            "extensions.papers.reproducing.listing.listing_lines": list,
+        },
+        cases={"--json": (["--json"], "printed: []")},
+    ),
+    "recipes show": Flags(
+        {
+            "extensions.papers.reproducing.reproduce.recipe_of": answer,
+            "extensions.papers.reproducing.telling.recipe_lines": list,
+        },
+        base=["nqm"],
+    ),
+    "recipes atlas": Flags({"extensions.papers.reproducing.atlas.atlas": 3}),
+}

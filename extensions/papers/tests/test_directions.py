@@ -1,0 +1,40 @@
+"""Which of two optimizers is better, told from worlds in which one is, of losses and of accuracies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extensions.papers.experiments import PAPERS, Expectation, Reproduced
+from extensions.papers.reproducing.asking import ask
+from extensions.papers.reproducing.reproduce import command_lines, judge
+from tests.analysis.questions.equal_budgets import World, write
+
+RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "good"),
+    [
+        pytest.param(name, "tiny", good, marks=() if place < 2 and good == (place == 0) else pytest.mark.slow)
+        for place, name in enumerate(RECIPES)
+        for good in (True, False)
+    ]
+    + [pytest.param(name, "paper", True, marks=pytest.mark.slow) for name in ("lamb-bert", "merit-llama")],
+)
+def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, good: bool, tmp_path: Path) -> None:
+    recipe = PAPERS.make(name, scale)
+    order = ("merit", "lamb", "lars", "adamw", "sgd")
+    for run in recipe.runs:
+        here = {each: place for place, each in enumerate(order) if each in [o.name for o in run.sweep.optimizers]}
+        worlds = {each: World(floor=2.0 + 0.1 * place * (1 if good else -1)) for each, place in here.items()}
+        accuracy = "accuracy" in str(run.sweep.workload)
+        more = {"metric": "validation_accuracy", "direction": "above"} if accuracy else {}
+        write(tmp_path / run.name, worlds, sizes=run.sweep.batch_sizes, budget=16 * run.sweep.batch_sizes[-1], **more)
+    lines = command_lines(recipe, tmp_path)
+    contents = {name: ask(f"{line} --resamples 200 --figures none") for name, line in lines.items()}
+    pairs: list[Expectation] = [each for each in recipe.expectations if "pairs" in each.ours[0].path]
+    assert len(pairs) == sum("ends" in each.claim and "best" not in each.claim for each in recipe.expectations)
+    expected = Reproduced.YES if good else Reproduced.NO
+    assert [judge(each, contents, {}).verdict for each in pairs] == [expected] * len(pairs)

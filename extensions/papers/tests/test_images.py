@@ -1,0 +1,251 @@
+"""Glyphs, classifiers and the workload that is made of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cbs.compute import seeding
+from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
+from extensions.papers.image_parts import glyphs
+from extensions.papers.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
+from extensions.papers.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
+from extensions.papers.workloads.images import images
+from tests.kinds import kinds
+
+IMAGENET = {"classes": 1000, "channels": 3, "size": 224, "norm": "batch"}
+CIFAR = {"classes": 10, "channels": 3, "size": 32, "norm": "batch"}
+GREY = {"classes": 10, "channels": 1, "size": 28, "norm": "none"}
+
+
+# As published with the models of torchvision (ImageNet), by Zagoruyko & Komodakis 2016 (36.5 million), LeCun et al.
+# 1998 (as ReLU networks have it) and, for the CNN, by hand: 5*5*32+32 + 5*5*32*64+64 + 3136*1024+1024 + 1024*10+10.
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    kinds(
+        [
+            ("resnet18", IMAGENET, 11_689_512),
+            ("resnet50", IMAGENET, 25_557_032),
+            ("vgg11", IMAGENET | {"norm": "none"}, 132_863_336),
+            ("resnet20", CIFAR, 272_474),
+            ("vgg16", CIFAR, 14_728_266),
+            ("wrn-28-10", CIFAR, 36_479_194),
+            ("lenet", GREY, 61_706),
+            ("lenet", GREY | {"size": 32}, 61_706),
+            ("cnn", GREY | {"width": 32}, 3_274_634),
+        ],
+        [
+            ("resnet34", IMAGENET, 21_797_672),
+            ("resnet101", IMAGENET, 44_549_160),
+            ("vgg11", IMAGENET, 132_868_840),
+            ("vgg16", IMAGENET, 138_365_992),
+            ("resnet18", CIFAR, 11_173_962),
+            ("resnet50", IMAGENET | {"norm": "group"}, 25_557_032),
+        ],
+    ),
+)
+def test_parameter_counts_without_allocating_them(name: str, options: dict[str, object], expected: int) -> None:
+    with torch.device("meta"):
+        model = build_classifier(name, **options)
+        logits = model(torch.empty(2, options["channels"], options["size"], options["size"]))
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    assert logits.shape == (2, options["classes"])
+
+
+@pytest.mark.parametrize(("depth", "size"), kinds([(18, 64)], [(50, 96)]))
+def test_resnet_is_that_of_transformers(depth: int, size: int) -> None:
+    """Weights copied in the order of the layers; theirs name a block's shortcut first, ours last."""
+    transformers = pytest.importorskip("transformers")
+    kinds = {18: ("basic", [64, 128, 256, 512], [2, 2, 2, 2]), 50: ("bottleneck", [256, 512, 1024, 2048], [3, 4, 6, 3])}
+    kind, widths, depths = kinds[depth]
+    config = transformers.ResNetConfig(layer_type=kind, hidden_sizes=widths, depths=depths, num_labels=7)
+    twin = transformers.ResNetForImageClassification(config).double().train()
+    model = ResNet(depths, BasicBlock if depth == 18 else Bottleneck, (64, 64, 128, 256, 512), 7, 3, "batch", False)
+    theirs = [twin.resnet.embedder.embedder]
+    ours = [list(model.stem)]
+    blocks = [layer for stage in twin.resnet.encoder.stages for layer in stage.layers]
+    for block, layer in zip(model.blocks, blocks, strict=True):
+        theirs += [*layer.layer, layer.shortcut]
+        ours += [list(block.branch), list(block.shortcut)]
+    layers = [module for group in theirs for module in group.modules()]
+    for own, other in zip(leaves(ours), leaves([layers]), strict=True):
+        other.load_state_dict(own.state_dict())
+    twin.classifier[1].load_state_dict(model.head.state_dict())
+    images_ = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        torch.testing.assert_close(model.double()(images_), twin(images_).logits)
+
+
+def leaves(groups: list[list[nn.Module]]) -> list[nn.Module]:
+    return [module for group in groups for module in group if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "left"), [("resnet18", 224, 7), ("resnet18", 32, 4), ("resnet20", 32, 8), ("wrn-16-1", 32, 8)]
+)
+def test_places_that_are_left_before_the_mean(name: str, size: int, left: int) -> None:
+    with torch.device("meta"):
+        model = build_classifier(name, **IMAGENET | {"size": size})
+        assert model.blocks(model.stem(torch.empty(1, 3, size, size))).shape[2:] == (left, left)
+
+
+def test_norms_are_what_they_are_called() -> None:
+    kinds = {norm: build_classifier("resnet8", **CIFAR | {"norm": norm}) for norm in ("batch", "group", "none")}
+    norms = [m for m in kinds["group"].modules() if isinstance(m, nn.GroupNorm)]
+    assert [norm.num_groups for norm in norms] == [1, 1, 1, 2, 2, 2, 4, 4, 4]
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in kinds["batch"].modules()) == 9
+    assert all(m.bias is not None for m in kinds["none"].modules() if isinstance(m, nn.Conv2d))
+    assert all(m.bias is None for m in kinds["batch"].modules() if isinstance(m, nn.Conv2d))
+
+
+def test_convolutions_start_with_the_stated_variance() -> None:
+    torch.manual_seed(0)
+    for name in ("resnet18", "wrn-16-4", "vgg11"):
+        for module in build_classifier(name, **CIFAR).modules():
+            if isinstance(module, nn.Conv2d):
+                expected = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
+                spread = 5 / (2 * module.weight.numel()) ** 0.5
+                assert module.weight.std(correction=0).item() == pytest.approx(expected, rel=spread)
+
+
+def test_outlines_are_filled_to_the_share_of_a_pixel() -> None:
+    def outline(points: list[tuple[float, float]]) -> np.ndarray:
+        return np.array(list(zip(points, points[1:] + points[:1], strict=True)))
+
+    square = outline([(1, 1), (1, 3.5), (3, 3.5), (3, 1)])
+    expected = np.zeros((4, 4))
+    expected[1:3, 1:3], expected[3, 1:3] = 1, 0.5
+    assert np.array_equal(fill(square, 4), expected)
+    assert np.array_equal(fill(square[::-1, ::-1], 4), expected)
+    hole = outline([(1.5, 1.5), (2.5, 1.5), (2.5, 2.5), (1.5, 2.5)])
+    assert fill(np.concatenate([square, hole]), 4).sum() == pytest.approx(5 - 1)
+    triangle = outline([(0, 0), (4, 0), (0, 4)])
+    assert fill(triangle, 4).sum() == pytest.approx(8, abs=0.3)
+
+
+def test_bitmaps_are_those_of_the_fonts() -> None:
+    bitmaps = glyph_bitmaps(24, 62)
+    assert bitmaps.shape == (62, len(FACES), 24, 24)
+    assert (bitmaps.amax((2, 3)) > 0.5).all()
+    assert (bitmaps.mean((2, 3)) < 0.35).all()
+    plain, bold = bitmaps[:, 0], bitmaps[:, 1]
+    assert (bold.sum((1, 2)) > plain.sum((1, 2))).all()
+    label = {character: index for index, character in enumerate(CHARACTERS)}
+    assert (bitmaps[label["O"]].sum((1, 2)) > bitmaps[label["o"]].sum((1, 2))).all()
+    assert torch.equal(glyph_bitmaps(24, 10), bitmaps[:10])
+    # A hole in the middle of an O, ink in that of an I.
+    assert bitmaps[label["O"], 0, 11:13, 11:13].max() < 0.1 < bitmaps[label["I"], 0, 8:13, 11:13].min()
+
+
+def test_glyphs_are_turned_shifted_and_blurred_within_their_bounds() -> None:
+    dot = torch.zeros(2, 3, 21, 21)
+    dot[:, :, 10, 10] = 1
+    drawn, labels = GlyphStream(dot, torch.Generator().manual_seed(0)).next(4000)
+    assert drawn.shape == (4000, 1, 21, 21)
+    assert labels.bincount().float() == pytest.approx(torch.tensor([2000.0, 2000.0]), abs=160)
+    weight = drawn[:, 0].flatten(1)
+    # A turned grid has not one point in every pixel.
+    torch.testing.assert_close(weight.sum(1), torch.ones(4000), rtol=0, atol=0.15)
+    place = torch.arange(21.0)
+    down = (weight.view(-1, 21, 21).sum(2) * place).sum(1) / weight.sum(1) - 10
+    right = (weight.view(-1, 21, 21).sum(1) * place).sum(1) / weight.sum(1) - 10
+    for offset in (down, right):
+        assert offset.abs().max() < 2.2  # a tenth of 21, and what grid_sample makes of a dot
+        assert offset.std() == pytest.approx(4.2 / 12**0.5, rel=0.1)
+    bar = torch.zeros(1, 1, 41, 41)
+    bar[..., 20, 10:31] = 1
+    drawn, _ = GlyphStream(bar, torch.Generator().manual_seed(0)).next(500)
+    at = torch.arange(41.0)
+    weight = drawn[:, 0] / drawn[:, 0].sum((1, 2), keepdim=True)
+    x, y = at[None, None, :] - (weight * at).sum((1, 2))[:, None, None], at[None, :, None]
+    y = y - (weight * at[:, None]).sum((1, 2))[:, None, None]
+    slope = 0.5 * torch.atan2(2 * (weight * x * y).sum((1, 2)), (weight * (x**2 - y**2)).sum((1, 2)))
+    degrees = slope * 180 / math.pi
+    assert degrees.abs().max() == pytest.approx(20, abs=1)
+    assert degrees.std() == pytest.approx(40 / 12**0.5, rel=0.1)
+
+
+def test_validation_glyphs_are_no_trials() -> None:
+    workload = images()
+    held_out, _ = workload.source.held_out
+    assert held_out.shape == (1024, 1, 16, 16)
+    drawn, _ = workload.training_stream(seeding.generator(0, "data")).next(1024)
+    assert not (held_out[:, None] == drawn[None, :64]).flatten(2).all(2).any()
+    assert images(validation_examples=50).validation_examples == 50
+    assert images().data_hash == workload.data_hash != images(image_size=20).data_hash
+
+
+def test_metrics_by_hand() -> None:
+    workload = images(validation_examples=40, training_examples=30)
+    torch.manual_seed(0)
+    model = workload.build_model().eval()
+    found = workload.validate(model)
+    for name, (pixels, labels) in {
+        "validation": workload.source.held_out,
+        "training": workload.source.training,
+    }.items():
+        logits = model((pixels - workload.source.mean) / workload.source.std).detach().double()
+        losses = -logits.log_softmax(1)[torch.arange(len(labels)), labels]
+        assert found[f"{name}_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+        assert found[f"{name}_accuracy"] == (logits.argmax(1) == labels).double().mean().item()
+
+
+@pytest.mark.parametrize(("metric", "value"), kinds([("accuracy", 0.6)], [("loss", 1.2)]))
+def test_a_trial_reaches_an_easy_target(metric: str, value: float) -> None:
+    name = f"validation_{metric}"
+    config = TrialConfig(
+        workload=Choice(name="images", options={"metric": metric, "validation_examples": 256}),
+        optimizer=Choice(name="adamw"),
+        lr=4e-3,
+        batch_size=16,
+        seed=0,
+        target=Target(metric=name, value=value, direction="below" if metric == "loss" else "above"),
+        max_steps=120,
+        device="cpu",
+    )
+    result = run_trial(config)
+    assert result.status is TrialStatus.REACHED
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (
+            UnknownNameError,
+            {"model": "resnet19"},
+            "unknown model 'resnet19' of workload 'images': known are lenet, cnn,",
+        ),
+        (UnknownNameError, {"model": "vgg12", "image_size": 32}, "vgg11, 13, 16, 19"),
+        (UnknownNameError, {"norm": "layer"}, "known are batch, group, none"),
+        (UnknownNameError, {"metric": "top5"}, "known are loss, accuracy"),
+        (ConfigError, {"classes": 63}, "classes of workload 'images' must be 2 to 62, got 63"),
+        (ConfigError, {"image_size": 7}, "image_size of workload 'images' must be at least 8"),
+        (ConfigError, {"image_size": 31, "model": "vgg11"}, "vgg11 needs images of at least 32 pixels"),
+        (ConfigError, {"model": "lenet", "width": 4}, "width of workload 'images' is not for lenet"),
+        (ConfigError, {"flip": True}, "flip of workload 'images' needs data=PATH"),
+        (ConfigError, {"validation": "x"}, "validation of workload 'images' needs data=PATH"),
+        (ConfigError, {"width": 0}, "width of workload 'images'"),
+        (ConfigError, {"training_examples": -1}, "training_examples of workload 'images'"),
+    ],
+)
+def test_bad_options(kind: type[CbsError], options: dict[str, object], expected: str) -> None:
+    with pytest.raises(kind) as caught:
+        images(**options)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_matplotlib_without_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "FACES", ("Absent.ttf",))
+    with pytest.raises(DataError, match=r"Absent.ttf: cannot be read .*; install matplotlib again"):
+        glyph_bitmaps(17, 2)
+    with pytest.raises(DataError, match="does not exist; install matplotlib from PyPI"):
+        glyphs.matplotlib_data("fonts/absent")

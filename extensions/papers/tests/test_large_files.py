@@ -1,0 +1,40 @@
+"""Archives that are larger than they look are told in one line, before they fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import DataError
+from extensions.papers.image_parts.formats import _unpacked
+from extensions.papers.image_parts.trees import open_tree, read
+
+SIZE = 2**21
+"""Bytes of every file here, twice those of the memory that there seems to be."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cbs.files", "extensions.papers.image_parts.formats"):
+        monkeypatch.setattr(f"{module}.memory", lambda: SIZE // 2)
+
+
+def test_archives(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "zeros.tar.gz", "w:gz") as archive:
+        archive.addfile(item := tarfile.TarInfo("train/0/a.png"), io.BytesIO(bytes(SIZE)))
+        item.size = SIZE
+        archive.addfile(item, io.BytesIO(bytes(SIZE)))
+    with pytest.raises(DataError, match=r"zeros\.tar\.gz: .*it would take"):
+        open_tree(tmp_path / "zeros.tar.gz")
+    with zipfile.ZipFile(tmp_path / "zeros.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.png", bytes(SIZE))
+    with pytest.raises(DataError, match=r"a\.png: .*it would take"):
+        read(open_tree(tmp_path / "zeros.zip"), "a.png", tmp_path)
+    with pytest.raises(OSError, match="it would take"):
+        _unpacked(gzip.compress(bytes(SIZE)))
+    assert _unpacked(gzip.compress(bytes(1000))) == bytes(1000)

@@ -1,0 +1,163 @@
+"""Every expectation of every tiny recipe finds its number in the JSON of its analyses; trials are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from cbs.optimizers import build_optimizer
+from cbs.schedules.batch_size import build_batch_schedule
+from cbs.schedules.learning_rate import build_schedule
+from cbs.training.batch_sizes import run_of
+from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.store import Store
+from extensions.papers.experiments import PAPERS, AnswerPath, PaperRecipe, RecipeRun
+from extensions.papers.reproducing.asking import ask
+from extensions.papers.reproducing.readings import _at, read
+from extensions.papers.reproducing.reproduce import command_lines, judge
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import resolve
+from sweeps.launching.policies import POLICIES
+from sweeps.search.limits import Limits
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
+from tests.analysis.questions.branched_runs import write as branches
+from tests.factories import TARGET
+
+PLAIN = GeometryColumns(geometry="l2", symbol="B", exponent=1, signal="grad_sq_norm", noise="noise_trace")
+SEEDS, RATES, SLOPE = 3, (0.5, 1.0, 2.0), 0.3
+LONG = ("cbs-scaling",)
+
+
+def quick() -> set[str]:
+    """The first recipe that asks with each command; the others ask alike."""
+    found: dict[str, str] = {}
+    for name in PAPERS.names():
+        for line in PAPERS.make(name, "tiny").analyses.values() if name not in LONG else ():
+            found.setdefault(" ".join(word for word in line.split()[:2] if "{" not in word), name)
+    return {*found.values()}
+
+
+RECIPES = [
+    pytest.param(name, marks=() if name in quick() else pytest.mark.slow)
+    for name in PAPERS.names()
+    if PAPERS.make(name, "tiny").runs
+]
+
+
+def folders(root: Path, run: RecipeRun) -> list[Path]:
+    """Where the sweeps of a run are: one for every width that telescoping tunes."""
+    widths = run.policy.options.get("widths", ())[:3] if run.policy.name == "telescope" else ()
+    return [root / run.name / f"width-{width}" for width in widths] or [root / run.name]
+
+
+def write(root: Path, sweep: Sweep, parameters: int) -> None:
+    """Trials of a sweep on curves that differ a little by optimizer, with the best learning rate in the middle."""
+    store, rng = Store(root), np.random.default_rng(parameters)
+    store.prepare()
+    sweep = sweep.replace(seeds=tuple(range(SEEDS)))
+    if sweep.target is None:
+        metric = sweep.metric or ("validation_accuracy" if "accuracy" in str(sweep.workload) else "validation_loss")
+        sweep = sweep.replace(target=dataclasses.replace(TARGET, metric=metric))
+    if "accuracy" in str(sweep.workload):
+        sweep = sweep.replace(target=dataclasses.replace(sweep.target, direction="above"))  # type: ignore[type-var]
+    store.write_manifest(merged_manifest(store, sweep, ""))
+    assert sweep.target is not None
+    for study in sweep.studies():
+        optimizer = [*sweep.choices].index(study.optimizer)
+        size, best = study.batch_size, 1e-3 * math.sqrt(study.batch_size)
+        for lr in sweep.lrs or [best * rate for rate in RATES]:
+            for seed in range(SEEDS):
+                config = sweep.trial(Cell(study.optimizer, size, seed), lr)
+                off = 0.3 * math.log(lr / best) ** 2 if sweep.lrs is None else 0.0
+                critical = (40.0 + 10 * optimizer) * parameters**0.1
+                needed = 100.0 * (1 + critical / size) * math.exp(off + 0.02 * rng.standard_normal())
+                last = config.max_steps if not config.stops_at_target else math.ceil(needed) + 1
+                last = min(last, 3_000) if sweep.lrs else last
+                store.save(result(config, needed, last, lr, rng, parameters))
+
+
+def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Generator, parameters: int) -> TrialResult:
+    sign = 1.0 if config.target.direction == "below" else -1.0
+    sizes = np.full(last, config.batch_size)
+    if config.batch_schedule is not None and config.stops_at_target:
+        sizes[last // 2 :] *= 2
+    elif config.batch_schedule is not None:  # as many examples in fewer steps
+        sizes = np.append(sizes[: last // 2], np.full(last // 4, 2 * config.batch_size))
+        last = len(sizes)
+    seen, steps = np.cumsum(sizes), sorted({*np.geomspace(1, last, 60).round().astype(int).tolist(), last})
+    rows = [Measurement(step=0, examples=0, value=config.target.value + sign * 3, train_loss=3.0, lr=0.0)]
+    rows[0].others.update(dict.fromkeys(config.metrics, 3.0))
+    for step in steps:
+        value = config.target.value + sign * SLOPE * math.log(needed / step)
+        others = dict.fromkeys(config.metrics, value)
+        rows.append(
+            Measurement(step=step, examples=int(seen[step - 1]), value=value, train_loss=value, lr=lr, others=others)
+        )
+    columns = {"step": np.arange(1, last + 1), "examples": seen, "batch_size": sizes, "train_loss": np.ones(last)}
+    columns |= {"lr_factor": np.ones(last)} if config.batch_schedule is not None else {}
+    for layer in (1, 2) if "max_attention_logit" in config.diagnostics else ():
+        columns[f"max_attention_logit_layer_{layer}"] = layer + rng.random(last)
+    if config.probe is not None:
+        columns["grad_sq_norm"] = 1.0 + 0.1 * rng.standard_normal(last)
+        columns["noise_trace"] = 50 * config.batch_size / lr * (1.0 + 0.1 * rng.standard_normal(last))
+    known = WorkloadInfo(
+        example_unit="sequence", tokens_per_example=32, metric_unit="nats/byte", parameters=parameters, data_hash="abc"
+    )
+    crossing = config.target.crossing([row.step for row in rows], [row.value for row in rows])
+    hit = crossing is not None and config.stops_at_target
+    return TrialResult(
+        config=config, status=TrialStatus.REACHED if hit else TrialStatus.BUDGET_EXHAUSTED, evaluations=rows,
+        steps_to_target=crossing if hit else None, steps=columns, workload=known,
+        geometries=(PLAIN,) if config.probe is not None else (),
+    )  # fmt: skip
+
+
+def freed(reading: AnswerPath) -> AnswerPath:
+    """The same number, whatever the verdicts."""
+    return dataclasses.replace(reading, ok=(), over=freed(reading.over) if reading.over else None)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
+    recipe: PaperRecipe = PAPERS.make(name, "tiny")
+    for number, run in enumerate(recipe.runs):
+        for folder in folders(tmp_path, run):
+            branches(folder) if run.policy.name == "branch" else write(folder, run.sweep, 10 ** (number + 3))
+    quick = {analysis: f"{line} --figures none" for analysis, line in command_lines(recipe, tmp_path).items()}
+    contents = {
+        analysis: ask(line if "temperature" in line else f"{line} --resamples 100") for analysis, line in quick.items()
+    }
+    for each in recipe.expectations:
+        for reading in each.ours:
+            assert read(contents, dataclasses.replace(reading, ok=())), each.claim
+            for path in reading.ok:
+                assert all(isinstance(v, str | int) for v in _at(contents[reading.analysis], path)), each.claim
+        free = tuple(freed(reading) for reading in each.ours)
+        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ()
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])
+def test_every_sweep_of_a_tiny_recipe_can_be_built(name: str) -> None:
+    for run in PAPERS.make(name, "tiny").runs:
+        resolved = resolve(run.sweep)
+        assert resolved.target is not None
+        POLICIES.make(run.policy.name, **run.policy.options).check(resolved, limits=Limits(), source=None)
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "paper").runs])
+def test_schedules_and_optimizers_at_the_scale_of_the_paper_can_be_built(name: str) -> None:
+    """Without the data, which nobody has here."""
+    for run in PAPERS.make(name, "paper").runs:
+        sweep = run.sweep if run.sweep.target is not None else run.sweep.replace(target=TARGET)
+        for study in sweep.studies():
+            trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), sweep.listed_lrs(study)[0])
+            build_schedule(trial.schedule)
+            build_batch_schedule(trial.batch_schedule, run_of(trial, 1024))
+            build_optimizer(trial.optimizer, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1e-3)

@@ -1,0 +1,291 @@
+"""A recipe from its sweeps to verdicts, prices and the atlas; trials are written, not trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cbs.checksum import json_bytes
+from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.trial.target import Target
+from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.parts import TEXT, experiment, larger_critical
+from extensions.papers.reproducing import reproduce as reproduce_module
+from extensions.papers.reproducing.asking import ask
+from extensions.papers.reproducing.atlas import atlas, lines
+from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
+from sweeps.search.limits import Limits
+from tests.factories import Truth, sweep
+
+
+def critical(analysis: str, optimizer: str) -> AnswerPath:
+    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer}, "critical_batch_size"))
+
+
+Run = Callable[..., tuple[int, str, str]]
+WORLDS = {"adamw": Truth(noise=0.01), "merit": Truth(noise=0.01, min_examples=30_000.0)}
+"""Critical batch sizes 42 and 171."""
+
+
+def recipe(scale: str) -> PaperRecipe:
+    sizes = (4, 16, 64, 256, 1024)
+    spec = experiment(TEXT, tuple(WORLDS), sizes, target=Target(metric="validation_loss", value=2.4))
+    found, claims = (
+        ("source", "published"),
+        ("merit is about 171", "merit is about 42", "no such optimizer", "no answer"),
+    )
+    return PaperRecipe(
+        title="a recipe of a test",
+        paper="Nobody 2020",
+        protocol="written trials",
+        runs=(RecipeRun(name="main", sweep=spec),),
+        analyses={
+            "analyze": "analyze {main} --resamples 100", "compare": "compare {main} --figures none --resamples 100",
+            "fails": "scale {main} --against parameters",
+        },
+        expectations=(
+            larger_critical("merit", "adamw", "4 times", "s"),
+            Expectation(claim=claims[0], published="171", source=found[0], relation=Near((171.0,), 100.0),
+                        ours=(critical("analyze", "merit"),)),
+            Expectation(claim=claims[1], published="42", source=found[0], relation=Near((42.0,), 10.0),
+                        ours=(critical("analyze", "merit"),)),
+            Expectation(claim=claims[2], published="-", source=found[0], relation=Likely(),
+                        ours=(critical("analyze", "lamb"),)),
+            Expectation(claim=claims[3], published="-", source=found[0], relation=Beyond(0.0),
+                        ours=(AnswerPath(analysis="fails", path=("laws", 0, "exponent")),)),
+        ),
+        figure="steps",
+        minutes=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Registers the recipe, whose runs are written where they would be trained; the folders that were asked for."""
+    asked: list[Path] = []
+
+    def prepare(spec: Any, _: Any, policy: Any, *, output: Path, **more: Any) -> Any:
+        asked.append(output)
+        return SimpleNamespace(folder=output)
+
+    def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
+        sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
+        for trial in (plan.folder / "trials").iterdir():
+            (trial / "timing.json").write_bytes(json_bytes({"seconds": 7.0, "processor_seconds": 1000.0}))
+        return SimpleNamespace(content={"failures": {"trials": 0}})
+
+    list(PAPERS)
+    monkeypatch.setattr(PAPERS, "_entries", {**PAPERS._entries, "test-recipe": recipe})
+    monkeypatch.setattr("extensions.papers.reproducing.reproduce.prepare", prepare)
+    monkeypatch.setattr("extensions.papers.reproducing.reproduce.carry_out", carry_out)
+    return asked
+
+
+def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_of_them(
+    written: list[Path], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("reproduce", "test-recipe", "--record", "tables")
+    assert code == 0, err
+    folder = Path("results/test-recipe-tiny")
+    assert written == [folder / "main"]
+    assert out.count("verdict     reproduced") == 2
+    assert out.count("verdict     differs") == 1
+    assert f"figure      {folder}/main/analysis/figures/steps.png" in out
+    stored = json.loads((folder / VERDICTS).read_text())
+    assert [each["verdict"] for each in stored["verdicts"]] == [
+        "reproduced", "reproduced", "differs", "cannot be told at this scale", "cannot be told at this scale",
+    ]  # fmt: skip
+    assert "0 entries fit [optimizer=lamb]" in stored["verdicts"][3]["why"][0]
+    assert "parameters" in stored["verdicts"][4]["why"][0]
+    assert set(stored["failures"]) == {"fails"}
+    (merit,) = stored["verdicts"][1]["ours"]
+    low, high = merit["interval"]
+    assert low < 171 < high
+    assert [Path(file).name for file in stored["figures"] if file.endswith(".png")] == ["steps.png"]
+    assert "main/analysis/figures/steps.png" in stored["figures"]
+    assert all((folder / file).is_file() for file in stored["figures"])
+    assert stored["command"] == "cbs reproduce test-recipe"
+    assert stored["complete"] is True
+    code, out, _ = run("recipes", "atlas", "tables", "-o", "page.md")
+    assert (code, out) == (0, "page.md: 5 statements\n")
+    page = Path("page.md").read_text()
+    assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
+    assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
+    assert "`test-recipe`" not in page.split("## ")[0]
+    assert "| merit is about 42 | 42 | " in page
+    trials = len(list((folder / "main" / "trials").iterdir()))
+    assert 1000 * trials <= stored["seconds"] < 1000 * (trials + 1)  # the analyses take seconds
+    assert f"`cbs reproduce test-recipe`, {stored['date']}, {stored['seconds']:,} s." in page
+    assert f"A recipe takes {stored['seconds']:,} s in the median, {stored['seconds']:,} s at most." in page
+
+
+def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
+    written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = recipe("tiny").runs[0]
+    runs = (two, dataclasses.replace(two, name="after", parent="main"))
+    monkeypatch.setitem(
+        PAPERS._entries,
+        "test-recipe",
+        lambda scale: dataclasses.replace(recipe(scale), runs=runs, analyses={}, expectations=()),
+    )
+    asked: list[Any] = []
+    usual = reproduce_module.prepare
+    monkeypatch.setattr(
+        reproduce_module, "prepare", lambda spec, *more, **how: asked.append(spec) or usual(spec, *more, **how)
+    )
+    with pytest.raises(ResultsError, match=r"main holds 0 checkpoints, but run after needs exactly one"):
+        reproduce("test-recipe", "tiny", tmp_path / "out")
+    kept = tmp_path / "out" / "main" / "kept" / "trunk"
+    kept.mkdir(parents=True)
+    torch.save({"weight": torch.zeros(2)}, kept / "64.pt")
+    asked.clear()
+    reproduce("test-recipe", "tiny", tmp_path / "out")
+    first, second = asked
+    assert first.parent is None
+    assert (second.parent.source, second.parent.optimizer) == (str(kept / "64.pt"), "reset")
+    assert second == first.replace(parent=second.parent)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"),
+    [
+        ("a/steps.png", True),
+        ("a/steps-loss_below_2.6.pdf", True),
+        ("a/steps.csv", False),
+        ("a/pareto.png", False),
+        ("steps/pareto.png", False),
+    ],
+)
+def test_a_figure_may_be_drawn_for_every_target(file: str, is_one: bool) -> None:
+    assert is_figure(file, "steps") is is_one
+    assert not is_figure(file, "")
+    assert is_figure(file, "steps-loss_below_2.6") is ("below" in file)
+
+
+def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: Path) -> None:
+    notes: list[str] = []
+    (tmp_path / "out").mkdir()
+    sweep(tmp_path / "out" / "main", WORLDS, batch_sizes=(4, 16, 64), seeds=1)
+    outcome = reproduce("test-recipe", "tiny", tmp_path / "out", limits=Limits(deadline=0.0), note=notes.append)
+    assert written == []
+    assert outcome.complete is False
+    assert any("run main" in note for note in notes)
+    assert str(outcome.judged[0].verdict) != "reproduced"
+
+
+def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
+    row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "cannot be told at this scale"}
+    table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x")
+    table |= {"complete": True, "seconds": 7}
+
+    def page(*rows: dict[str, Any]) -> str:
+        return "\n".join(lines([table | {"verdicts": rows}]))
+
+    for reasons, said in (
+        (["a", "b", "c"], "| a, and 2 more |"),
+        (["a", "b"], "| a, and 1 more |"),
+        (["a"], "| a |"),
+        ([], "|  |"),
+    ):
+        assert said in page(row | {"why": reasons})
+    one = row | {"why": ["a"]}
+    assert "|---|---|---|---|\n| c | p (s) | a | cannot be told |" in page(one)
+    assert "Published: s.\n\n| statement | published | ours" in page(one, one | {"published": "q"})
+    assert "Published: p; s.\n\n| statement | ours" in page(one, one)
+    assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
+
+
+def test_the_atlas_says_how_many_recipes_were_timed() -> None:
+    table: dict[str, Any] = dict.fromkeys(("recipe", "title", "paper", "command", "date"), "x")
+    table |= {"complete": True, "verdicts": [{"claim": "c", "published": "p", "source": "s", "ours": [],
+                                              "verdict": "differs", "why": []}]}  # fmt: skip
+    page = "\n".join(lines([table | {"seconds": 1234}, table, table | {"seconds": 6}]))
+    assert "A recipe takes 620 s in the median, 1,234 s at most, 2 of 3 measured." in page
+    assert [line[-10:] for line in page.splitlines() if line.startswith("x. ")] == [
+        ", 1,234 s.",
+        "x. `x`, x.",
+        "`, x, 6 s.",
+    ]
+    assert "in the median" not in "\n".join(lines([table]))
+
+
+def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="no table of verdicts in"):
+        atlas(tmp_path, tmp_path / "page.md")
+    for text, says in (
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ("{}", "lacks recipe, scale"),
+        ('{"schema_version": 0}', "lacks recipe"),
+    ):
+        (tmp_path / "one.json").write_text(text)
+        with pytest.raises(DataError, match=says):
+            atlas(tmp_path, tmp_path / "page.md")
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_question_is_asked_as_it_is_typed(tmp_path: Path) -> None:
+    sweep(tmp_path / "s", {"adamw": Truth()}, batch_sizes=(4, 64), seeds=1)
+    assert ask(f"analyze {tmp_path / 's'} --figures none --resamples 100")["fits"][0]["optimizer"] == "adamw"
+    assert ask("theory quadratic --as-published --optim sgd --batch-sizes 65536")["rows"][0]["steps"] == 7310
+    for line, says in (
+        ("nothing", "no command 'cbs nothing'"), ("theory nothing", "no command 'cbs theory nothing'"),
+        ("analyze --nothing", "No such option: --nothing"), ("", "no command 'cbs'"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            ask(line)
+
+
+def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
+    code, out, _ = run(
+        "reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--peak", "1000", "--utilisation", "0.5"
+    )
+    assert code == 0
+    assert "run large" in out
+    assert "774,030,080 parameters (published: 7.7e8)" in out
+    assert "50% of 1000 TFLOP/s" in out
+    code, out, _ = run("reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--json")
+    rows = json.loads(out)
+    assert [row["run"] for row in rows] == ["small", "medium", "large"]
+    assert rows[0]["accelerator_hours"] == pytest.approx(rows[0]["flops"] / (989e12 * 0.4) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["reproduce", "nqn"], "unknown recipe of a paper 'nqn': did you mean nqm"),
+        (["reproduce", "nqm", "--scale", "huge"], "unknown scale 'huge'"),
+        (["reproduce", "nqm", "--utilisation", "1.5"], "--utilisation at most 1"),
+        (["reproduce", "merit-gpt2", "--set", "nothing=1"], "unknown key 'nothing'"),
+        (["reproduce", "nqm", "-o", "/proc/none"], "/proc/none"),
+        (["reproduce", "nqm", "--record", "/proc/none"], "/proc/none"),
+        (["recipes", "show", "nothing"], "unknown recipe of a paper 'nothing'"),
+    ],
+)
+def test_what_there_is_not_is_one_line(run: Run, words: list[str], says: str) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_recipes_are_listed_and_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: PAPERS._entries[name] for name in list(PAPERS) if name in ("nqm", "seesaw")}
+    monkeypatch.setattr(PAPERS, "_entries", few)
+    code, out, _ = run("recipes")
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()[1:-1]} == set(few)
+    code, out, _ = run("recipes", "show", "seesaw")
+    assert code == 0
+    for word in ("protocol", "differs", "run text", "analysis    cbs schedule losses", "expected", "published"):
+        assert word in out

@@ -1,0 +1,1 @@
+"""Parts of the workload of masked text."""

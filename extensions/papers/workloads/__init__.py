@@ -1,0 +1,1 @@
+"""Workloads that only recipes of papers use: images, masked text, and small models."""

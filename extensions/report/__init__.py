@@ -1,0 +1,3 @@
+"""Report everything about a folder of results as one HTML page."""
+
+PANEL = "Analyze"

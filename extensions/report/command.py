@@ -1,0 +1,67 @@
+"""``cbs report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import errors
+from analysis.options import AsJson, MetricName, ResultsPath, Targets, config_of, options
+from cbs.command_line import command_line
+from cbs.errors import ConfigError
+
+
+@options(config=config_of)
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    metric: MetricName = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
+    ] = None,
+    *,
+    config: AnalysisConfig,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods", help="Print the methods paragraph of a paper about these results, with BibTeX; write no page."
+        ),
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="While a sweep runs, write the page again and again; a browser reloads it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Everything about the results as one HTML page.
+
+    Tables, figures, data, protocol; the page needs no network.
+
+    Example: cbs report results/ -o report.html
+
+    Example: cbs report results/ --methods
+    """
+    if methods:
+        if output is not None or live:
+            raise ConfigError("--methods prints and writes no page: leave out --output and --live")
+        from extensions.report.methods import methods as methods_of
+
+        with errors.status("analyzing"):
+            found = methods_of(results, targets=target or None, metric=metric, config=config)
+        parts = (*found.paragraphs, found.bibtex)
+        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
+        return
+    with errors.status("analyzing"):
+        from extensions.report.answer import Page, follow, report
+
+        command = command_line()
+        about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
+
+        def write(refresh: int | None = None) -> Page:
+            return report(results, output=output, config=config, refresh=refresh, **about)
+
+        page = follow(results, write, lambda line: errors.print(line, markup=False)) if live else write()
+    typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

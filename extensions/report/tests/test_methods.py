@@ -1,0 +1,192 @@
+"""The methods paragraph says what was recorded, names what was not, and cites what it rests on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.read.importers import Settings, import_runs
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import Choice
+from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
+from extensions.report import bibliography
+from extensions.report.methods import methods
+from tests.factories import Truth, sweep
+
+FAST = AnalysisConfig(resamples=100)
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+MANIFEST = {
+    "name": "mine",
+    "protocol": {
+        "prune_factor": 1.3,
+        "max_steps": 1000,
+        "max_examples": 30000,
+        "schedule": {
+            "name": "cosine",
+            "warmup_steps": 10,
+            "decay_examples": 90000,
+            "final_fraction": 0.1,
+            "options": {},
+        },
+        "precision": "bfloat16",
+        "clip_norm": 1.0,
+        "evaluation": {"growth": 1.04},
+    },
+    "axes": {"lrs": None},
+    "runs": [
+        {
+            "command": "cbs sweep",
+            "versions": {"cbs": "0.1.0", "torch": "2.13.0"},
+            "hardware": {"processor": "CPU", "gpus": ["H100", "H100"]},
+            "git": {"cbs": f"{COMMIT}-dirty"},
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweep")
+    truths = {"adamw": Truth(noise=0.03), "merit": Truth(noise=0.03)}
+    lrs = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+    store = sweep(root, truths, batch_sizes=(4, 16, 64, 256), lrs=lrs, seeds=2, growth=1.2)
+    store.write_manifest(MANIFEST)
+    return root
+
+
+def test_everything_recorded_is_said(root: Path) -> None:
+    (text,) = methods(root, config=FAST).paragraphs
+    for words in (
+        r"\emph{least\_product}~\cite{mccandlish2018empirical}, the critical batch size $B_{\mathrm{crit}}$ is where "
+        r"steps $\times$ examples, $B\,S(B)^2$, is least: "
+        "there one percent fewer steps costs one percent more examples.",
+        r"Gaussian process of a size that was learned~\cite{rasmussen2006gaussian}, and runs of one seed were paired",
+        r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until each run reached",
+        "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",
+        "at most 1,000 steps plus 30,000 sequences divided by the batch size",
+        "growing by a factor of 1.04",
+        "searched at every batch size until the best one had a worse one on either side (tried: 0.001 to 0.016)",
+        "1.3 times the steps of the best",
+        "cosine after a linear warmup of 10 steps, decaying over 90,000 examples to 0.1 of it, with bfloat16 "
+        "arithmetic and gradients clipped to norm 1",
+        r"95\,\% intervals, percentiles of 100 posterior draws",
+        r"\texttt{cbs} 0.1.0, commit \texttt{0123456789-dirty} (torch 2.13.0) on H100 and analyzed",
+    ):
+        assert words in text, words
+    assert "Not recorded" not in text
+
+
+def test_what_was_not_done_everywhere_is_not_said(tmp_path: Path) -> None:
+    two, one = ({"adamw": Truth(noise=0.03)} for _ in range(2))
+    sweep(tmp_path, two, batch_sizes=(4, 16), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.2)
+    store = sweep(tmp_path, one, batch_sizes=(64, 256), lrs=(1e-3, 2e-3, 4e-3), seeds=1, growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "with 1 to 2 seeds at each" in text
+    store.write_manifest(MANIFEST | {"axes": {"lr_rule": ["sqrt:0.001@4"]}})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "The learning rate was prescribed at every batch size (sqrt:0.001@4)." in text
+    assert "fewest steps over" not in text
+
+
+def test_a_search_that_ended_at_an_edge_is_not_said_to_have_gone_on(tmp_path: Path) -> None:
+    store = sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), seeds=2, growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "searched at every batch size (tried" in text
+    assert "worse one on either side" not in text
+
+
+def test_a_verdict_is_a_footnote(root: Path) -> None:
+    (text,) = methods(root, config=FAST, targets=[4.9]).paragraphs
+    assert re.search(r"\\footnote\{adamw: .*merit: ", text)
+
+
+def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
+    store = sweep(tmp_path, {"mine:optimizer": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
+    store.write_manifest({"name": "theirs"})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision, commit.")
+    assert "mine:optimizer until" in text, "nobody knows its paper, and its code is not imported"
+    for words in ("Runs were imported", "was chosen at every batch size among those that were run"):
+        assert words in text
+    assert "None" not in text
+
+
+def test_what_only_the_program_of_a_sweep_knows_is_left_to_the_author(tmp_path: Path) -> None:
+    truth = {"adamw": Truth()}
+    store = sweep(tmp_path, truth, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2, workload="command")
+    settings = {"max_steps": ENDLESS} | dict.fromkeys(OF_TRAINER, UNKNOWN)
+    store.write_manifest(MANIFEST | {"protocol": MANIFEST["protocol"] | settings})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "We trained our model (29,856 parameters) with adamw" in text
+    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision.")
+    for words in (UNKNOWN, "1,000,000,000", "schedule was", "was evaluated"):
+        assert words not in text
+
+
+def test_imported_runs_are_not_said_to_be_trained(tmp_path: Path) -> None:
+    rows = [
+        f"b{size}-lr{lr},{size},{lr},{step},{2 + 8 / (1 + step * size / (8 + size)) + 10 * abs(lr - 0.002)}"
+        for size in (4, 16, 64)
+        for lr in (0.001, 0.002, 0.004)
+        for step in range(60)
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(["run,batch_size,lr,step,loss", *rows]))
+    units = {"metric_unit": "nats", "example_unit": "tree", "constants": {"optimizer": "adamw"}}
+    asked = Settings(metric="loss", direction="below", target=3.0, **units)
+    import_runs([str(tmp_path / "runs.csv")], tmp_path / "mine", asked)
+    (text,) = methods(tmp_path / "mine", config=FAST).paragraphs
+    assert r"From imported runs with adamw~\cite" in text
+    assert "We trained" not in text
+
+
+def test_optimizers_that_differ_in_their_sizes_are_told_apart(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
+    store = sweep(tmp_path, {"merit": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "Batch sizes were 4, 16 and 64 (adamw); 4, 16, 64 and 256 (merit) sequences" in text
+
+
+def test_every_definition_has_its_source_and_every_paper_is_that_of_its_optimizers() -> None:
+    for name in DEFINITIONS:
+        assert bibliography.of_definition(name), name
+    cited = {name: bibliography.of_optimizer(Choice(name=name)) for name in OPTIMIZERS}
+    assert sum(map(len, cited.values())) > 15
+    for name, keys in cited.items():
+        for key in keys:
+            number = re.search(r"eprint = \{([^}]*)\}", bibliography.entries()[key])
+            words = number[1] if number else re.search(r"year = \{(\d+)\}", bibliography.entries()[key])[1]
+            assert words in OPTIMIZERS[name].paper, (name, key)
+    assert bibliography.of_optimizer(Choice(name="no_such_optimizer")) == []
+
+
+def test_entries_are_bibtex() -> None:
+    known = bibliography.entries()
+    numbers = [number for text in known.values() for number in re.findall(r"eprint = \{([^}]*)\}", text)]
+    assert len(set(numbers)) == len(numbers) > 20
+    text = bibliography.bibtex(list(known))
+    assert text.count("{") == text.count("}")
+    assert text.count("@") == len(known)
+    assert "optimizers = " not in text
+    for entry in text.split("\n\n"):
+        assert re.fullmatch(r"@\w+\{\w+,\n(  \w+ = \{.*\},\n)+  \w+ = \{.*\}\n\}", entry), entry
+
+
+def test_the_command_prints_them_and_writes_no_page(root: Path, tmp_path: Path, run) -> None:
+    code, out, _ = run("report", root, "--methods", "--resamples", 100)
+    assert code == 0
+    assert out.startswith("In the definition")
+    assert "@misc{luo2025merit," in out
+    assert not (root / "analysis").exists()
+    found = json.loads(run("report", root, "--methods", "--resamples", 100, "--json")[1])
+    assert "\n\n".join([*found["paragraphs"], found["bibtex"]]) + "\n" == out
+    code, out, err = run("report", root, "--methods", "-o", tmp_path / "a.html")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--methods prints" in err

@@ -1,0 +1,135 @@
+"""``cbs schedule plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import errors
+from analysis.options import Answer, Targets, answer_with, level_of, options, times_of
+from cbs.errors import ConfigError
+from cbs.registry import listed
+
+TRAINERS = listed("extensions.schedules.trainers")
+
+
+@options(times=times_of, config=level_of, answer=answer_with)
+def command(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RESULTS_OR_TABLE]",
+            help="A sweep, or a folder of sweeps; or an existing schedule, to see its steps: where each "
+            "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
+            f"({TRAINERS}), as text or the name of a file.",
+        ),
+    ] = None,
+    target: Targets = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: noise_scale.json of cbs noise-scale, or steps.parquet of a trial."),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: a table of examples, critical_batch_size, batch_size [, low, high]."),
+    ] = None,
+    ratio: Annotated[float, typer.Option(help="With --trace: ratio of critical batch size to noise scale.")] = 1.0,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizer to plan for. Default: all.")] = None,
+    rule: Annotated[str, typer.Option(help="How batch sizes are chosen: price or doubling.")] = "price",
+    price: Annotated[
+        float | None,
+        typer.Option(
+            "--step-price",
+            help="Examples that saving one step is worth. Default: least time where step times are known, else the "
+            "critical batch size.",
+        ),
+    ] = None,
+    first_batch_size: Annotated[int | None, typer.Option(help="Batch size that rule doubling starts from.")] = None,
+    max_batch_size: Annotated[int | None, typer.Option(help="Largest batch size of the plan.")] = None,
+    divisible_by: Annotated[
+        int | None,
+        typer.Option(
+            help="Every batch size is a multiple of this: data-parallel ranks times examples per micro-batch. Default: "
+            "what divides all measured batch sizes."
+        ),
+    ] = None,
+    lr_exponent: Annotated[
+        str | None,
+        typer.Option(
+            help="Power of the batch size that the learning rate is proportional to (0, 0.5, 1), or law for the "
+            "measured law. Default: 0 where the sweep's learning rate is constant, 1 where it decays."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="End of the run, in tokens if examples have them, else in examples: 750B, 1.5M. Default: the last "
+            "loss."
+        ),
+    ] = None,
+    tokens_per_example: Annotated[
+        int | None, typer.Option(help="Tokens in an example, if the results do not say.")
+    ] = None,
+    devices: Annotated[int, typer.Option(help="Devices that share a step.")] = 1,
+    export: Annotated[
+        str | None,
+        typer.Option(help=f"Print only the schedule, in the format of a trainer: {TRAINERS}."),
+    ] = None,
+    *,
+    times: Any,
+    config: AnalysisConfig,
+    answer: Answer,
+) -> None:
+    """Batch sizes that grow with the critical one, their learning rates, and what they will take.
+
+    For a table of stages: how many steps it takes, and what it saves against a constant batch size.
+
+    Example: cbs schedule plan results/ --divisible-by 32 --export megatron
+
+    Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
+    """
+    from extensions.schedules.plan.answer import plan_schedule, sources
+    from extensions.schedules.plan.plans import LAW, PlanRequest
+    from extensions.schedules.plan.stages import is_table, stages
+    from extensions.schedules.trainers import exported
+
+    if source is not None and is_table(source):
+        planning = {
+            "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--step-price": price,
+            "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
+            "--lr-exponent": lr_exponent, "--export": export, "--throughput": times, "--ratio": ratio != 1.0,
+            "--rule": rule != "price", "--devices": devices != 1,
+            "options of the intervals": config != AnalysisConfig(),
+        }  # fmt: skip
+        if given := [flag for flag, value in planning.items() if value]:
+            raise ConfigError(
+                f"{', '.join(given)}: does not apply to a table of stages, where nothing is planned; leave it out"
+            )
+        answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
+        return
+    results = None if source is None else Path(source)
+    if sum(given is not None for given in (results, trace, curve)) != 1:
+        raise ConfigError("give one of a results folder, --trace and --curve")
+    plan_sources, end = sources(
+        results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
+        budget=budget, tokens_per_example=tokens_per_example,
+    )  # fmt: skip
+    try:
+        power = LAW if lr_exponent == "law" else None if lr_exponent is None else float(lr_exponent)
+    except ValueError:
+        raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {lr_exponent}") from None
+    ask = PlanRequest(
+        rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
+        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=power, budget=end,
+    )  # fmt: skip
+    plans = plan_schedule(plan_sources, ask, config)
+    if export is None:
+        answer(plans, None if results is None else results / "analysis" / "schedule_plan")
+        return
+    text, notes = exported(plans, export)
+    for note in notes:
+        errors.print(note, markup=False, soft_wrap=True)
+    typer.echo(text, nl=False)

@@ -1,0 +1,137 @@
+"""Phases from the noise scale along a run, used as a proxy of the critical batch size.
+
+The two are equal if the curvature is the same in all directions (McCandlish et al. 2018, arXiv 1812.06162, equation
+2.9). Otherwise they differ by a factor that has to be measured once: up to 10 in the paper's table, and more according
+to Merrill et al. (arXiv 2505.23971).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array, Interval
+from analysis.config import AnalysisConfig
+from analysis.estimate.noise import PLAIN, pooled_ratio
+from analysis.phrases import number
+from analysis.read.cells import LARGEST
+from cbs.errors import DataError, ResultsError, reason
+from cbs.trial.trial_files import read_steps
+from extensions.schedules.plan.source import PhaseSource, of_noise_scales
+
+MOST = 5
+"""Largest number of phases into which a run is divided; fewer if one of them would have no interval."""
+
+_Part = tuple[int, int, float | None, Interval]
+"""Steps and examples in a stretch of a run, and its noise scale with the interval."""
+
+
+def of_trace(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig,
+    ratio: float = 1.0,
+    optimizer: str | None = None,
+    tokens_per_example: int | None = None,
+) -> PhaseSource:
+    """Return the phases of the run behind a ``noise_scale.json`` or a ``steps.parquet``, or in a folder with one.
+
+    ``ratio`` is that of critical batch size to noise scale; ``optimizer`` and ``tokens_per_example`` are used if the
+    file does not contain them. The intervals of a ``noise_scale.json`` have a confidence of their own.
+
+    Raises:
+        DataError: if the path is neither of the two, or damaged.
+        ResultsError: if the noise scale of a phase has no interval with two positive finite ends.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = next((path / name for name in ("noise_scale.json", "steps.parquet") if (path / name).exists()), path)
+    about: dict[str, Any] = {"optimizer": optimizer or "", "tokens_per_example": tokens_per_example}
+    if path.suffix == ".json":
+        stretches, confidence, metadata = _of_json(path)
+        about |= metadata
+    elif path.suffix == ".parquet":
+        stretches, confidence = _of_steps(path, config.confidence), config.confidence
+    else:
+        raise DataError(f"{path} is neither a noise_scale.json (of cbs noise-scale) nor a steps.parquet (of a trial)")
+    known, seen = [], 0
+    for steps, examples, value, (low, high) in stretches:
+        seen += examples
+        if missing := _missing(value, (low, high)):
+            raise ResultsError(
+                f"{path}: the noise scale up to {seen:,} examples has no {missing} above 0: measure more steps, or "
+                "larger batches"
+            )
+        assert value is not None
+        assert low is not None
+        assert high is not None
+        where = f"{number(seen)} examples of the trace"
+        known.append((where, ratio * value, (ratio * low, ratio * high), steps, examples))
+    return of_noise_scales(
+        known,
+        config,
+        confidence,
+        what=f"the noise scale along {path}",
+        notes=(
+            f"the noise scale stands in for the critical batch size, times {ratio:g} (--ratio): that ratio was not "
+            "measured here",
+            "one run: the intervals include the noise of its gradients, but not the differences between seeds",
+        ),
+        **about,
+    )
+
+
+def _missing(value: float | None, ends: Interval) -> str:
+    """Name the number that is missing, not positive (possible for estimates with little signal), or too large; empty if
+    there is none."""
+    named = zip(("value", "lower end", "upper end"), (value, *ends), strict=True)
+    return next((name for name, found in named if found is None or not 0 < found < LARGEST), "")
+
+
+def _of_json(path: Path) -> tuple[list[_Part], float, dict[str, Any]]:
+    try:
+        run = json.loads(path.read_text())
+        about = {"example_unit": run["example_unit"], "tokens_per_example": run["tokens_per_example"]}
+        about["optimizer"] = str(run["config"]["optimizer"]["name"])
+        stretches_read: list[_Part] = []
+        for phase in run["phases"]:
+            scale = phase["noise_scales"][PLAIN]
+            steps = int(phase["last_step"]) - int(phase["first_step"]) + 1
+            ends = tuple(None if scale[end] is None else float(scale[end]) for end in ("low", "high"))
+            value = None if scale["value"] is None else float(scale["value"])
+            stretches_read.append((steps, int(phase["last_examples"]) - int(phase["first_examples"]), value, ends))  # type: ignore[arg-type]
+        return stretches_read, float(run["phases"][0]["noise_scales"][PLAIN]["confidence"]), about
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise DataError(f"{path} is not what cbs noise-scale writes ({reason(error)})") from None
+
+
+def _of_steps(path: Path, confidence: float) -> list[_Part]:
+    """Divide the run into as many phases, each as long as all before it, as have intervals."""
+    columns, geometries = read_steps(path)
+    plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
+    if plain is None:
+        raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
+    examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
+    cut: list[_Part] = []
+    for count in reversed(range(1, MOST + 1)):
+        cut = _cut(examples, moments, count, confidence)
+        if not any(_missing(value, ends) for *_, value, ends in cut):
+            return cut
+    return cut
+
+
+def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list[_Part]:
+    last = [len(examples) // 2**back for back in reversed(range(count))]
+    cut: list[_Part] = []
+    for first, end in zip([0, *last[:-1]], last, strict=True):
+        window = moments[:, first:end]
+        window = window[:, np.isfinite(window).all(axis=0)]
+        if end <= first or not window.shape[1]:
+            return [(0, int(examples[-1]), None, (None, None))]
+        scale = pooled_ratio([window], confidence=confidence)
+        seen = int(examples[end - 1]) - (int(examples[first - 1]) if first else 0)
+        cut.append((end - first, seen, scale.value, scale.interval))
+    return cut

@@ -1,0 +1,1 @@
+"""Tables of ``cbs schedule``, one file per type of result."""

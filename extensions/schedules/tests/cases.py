@@ -1,0 +1,61 @@
+"""What general tests know of this extension."""
+
+from tests.cases import PRESENT, Flags, answer
+
+FLAGS = {
+    "schedule judge": Flags(
+        {
+            "extensions.schedules.judge.answer.schedules": answer,
+            "analysis.read.throughput.read_throughput": "the table",
+            **PRESENT,
+        }
+    ),
+    "schedule losses": Flags({"extensions.schedules.losses.schedule_losses": answer, **PRESENT}),
+    "schedule plan": Flags(
+        {
+            "extensions.schedules.plan.answer.sources": lambda *_, **__: ([], None),
+            "extensions.schedules.plan.answer.plan_schedule": answer,
+            "extensions.schedules.trainers.exported": lambda *_: ("the text", []),
+            "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
+            **PRESENT,
+        },
+        base=["FOLDER"],
+        cases={
+            "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
+            "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
+            "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
+        },
+        instead={
+            "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
+            "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
+        },
+    ),
+}
+
+MISTAKES = [
+    (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
+    (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
+    (
+        ["schedule", "plan", "0:8", "--budget", "4K", "--step-price", "3", "--resamples", "200"],
+        ["--step-price, options of the intervals"],
+    ),
+    (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
+    (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
+    (["schedule", "plan", "0:8", "--budget", "4"], ["holds no batch of 8"]),
+    (["schedule", "plan", "0:8 90:64 95:8", "--budget", "200"], ["might be skipped"]),
+    (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
+]
+
+CALLS = {"schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"]}
+
+ASKING = {"TRAINERS": "schedule plan 0:8 --budget 1000"}
+"""A command that needs the entry, or all entries, of a registry."""
+
+
+def of_table(words: list[str]) -> bool:
+    """Whether nothing is planned, and a table of stages read."""
+    return ":" in words[0]
+
+
+QUICK = {"schedule plan": of_table}
+"""Commands that take a second or two where this is true of their words."""

@@ -1,0 +1,1 @@
+"""Optimizers that use the curvature of the loss: Gauss-Newton and Sophia."""

@@ -1,0 +1,1 @@
+"""Optimizers with curvature, one file each."""

@@ -1,0 +1,221 @@
+"""Gauss-Newton with an inner optimizer (Abreu et al. 2025, arXiv 2510.09378)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from cbs.compute import seeding
+from cbs.optimizers.adam import adamw
+from cbs.optimizers.base import optimizer
+from cbs.optimizers.composite import CompositeOptimizer
+from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated
+from cbs.optimizers.muon import muon
+from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer, count_examples, examples
+from extensions.second_order.line_search import best_fraction
+from extensions.second_order.linearization import Linearization, full, layers, prox_linear
+
+VARIANTS = ("full", "prox_linear", "layerwise")
+INNER = ("muon", "adamw")
+INNER_SCHEDULES = ("cosine", "constant")
+
+
+class GaussNewton(ProblemOptimizer, CompositeOptimizer):
+    r"""Each step minimizes a Gauss-Newton model of the loss with an inner optimizer, then does a line search.
+
+    With the model Q of :mod:`extensions.second_order.linearization` around the parameters :math:`\theta_t`:
+
+    1. N steps of the inner optimizer on Q, each on examples of its own, lead to :math:`\hat\theta`;
+    2. :math:`\theta_{t+1} = \theta_t + \alpha (\hat\theta - \theta_t)` with the :math:`\alpha` in
+       :math:`\{2^{-i/2}, i = 0..4\}` of the lowest mean loss, the true one, on further examples.
+
+    All of these are examples of the outer step's batch: from a batch of B the line search uses
+    ``floor(B * search_share)``, and the inner steps use equal parts of the rest, as many parts as have at least
+    ``inner_batch_size`` examples, at least one. Without examples for the line search, alpha is 1. The examples are
+    assigned at random at every step, so that repeated training on one batch uses all of it. The gradient of the batch
+    that the training loop computes is not used.
+
+    The learning rate of the groups is that of the inner optimizer at the first inner step; with the schedule
+    ``"cosine"`` it falls to 0, and step j of N uses :math:`(1 + \cos(\pi j / N)) / 2` of it. The inner optimizer keeps
+    its state from step to step, and its iterate starts from the previous :math:`\hat\theta`, that is from before the
+    line search, unless ``reset_start`` is set.
+
+    Variants: ``"full"``; ``"prox_linear"``, where only the model is linearized, not the loss; ``"layerwise"``, where
+    each layer has a full model of its own with all others at :math:`\theta_t`, and the solutions are combined. A layer
+    is a block of a numbered stack or, elsewhere, a module that holds parameters (see
+    :func:`extensions.second_order.linearization.layers`).
+
+    ``inner_clip`` limits the gradient norm of every inner step, as the authors' code does with 1. The norm is taken
+    over the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.
+
+    Args:
+        inner: the inner optimizer, or several over disjoint parameters of the problem's model.
+        variant: which model is minimized.
+        inner_batch_size: number of examples in an inner step, at least 1.
+        search_share: share of the batch that is used for the line search, in [0, 1).
+        inner_schedule: ``"cosine"`` or ``"constant"``.
+        reset_start: whether the inner iterate starts at :math:`\theta_t`.
+        inner_clip: largest gradient norm of an inner step, above 0; ``None`` for no limit.
+
+    Raises:
+        ValueError: if a value is invalid.
+    """
+
+    reads_gradients = False
+
+    def __init__(
+        self,
+        inner: Sequence[torch.optim.Optimizer],
+        *,
+        variant: str = "full",
+        inner_batch_size: int = 8,
+        search_share: float = 0.5,
+        inner_schedule: str = "cosine",
+        reset_start: bool = False,
+        inner_clip: float | None = None,
+    ) -> None:
+        check_choice("variant", variant, VARIANTS)
+        check_choice("inner_schedule", inner_schedule, INNER_SCHEDULES)
+        check_count("inner_batch_size", inner_batch_size)
+        check_decay("search_share", search_share)
+        if inner_clip is not None and not inner_clip > 0.0:
+            raise ValueError(f"inner_clip must be None or above 0, got {inner_clip}")
+        super().__init__(inner)
+        self.variant = variant
+        self.inner_batch_size = inner_batch_size
+        self.search_share = search_share
+        self.inner_schedule = inner_schedule
+        self.reset_start = reset_start
+        self.inner_clip = inner_clip
+
+    def attach(self, problem: Problem) -> None:
+        """Set the problem to optimize; call it once, before the first step."""
+        super().attach(problem)
+        names = [name.removeprefix("twin.") for name in self.function.names]
+        self._blocks = layers(names) if self.variant == "layerwise" else [list(range(len(names)))]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Run one outer step on the observed batch; return the closure's result."""
+        loss = evaluated(closure)
+        batch, function = self.take_batch(), self.function
+        # If the state was reset, start again.
+        done = self.param_groups[0].get("outer_step", 0) if self.state else 0
+        generator = seeding.generator(self.problem.seed, f"examples {done}")
+        inner, search = divide(count_examples(batch), self.inner_batch_size, self.search_share, generator)
+        model = prox_linear if self.variant == "prox_linear" else full
+        linearization = Linearization(function, model, self._blocks)
+        reached = self._minimise(linearization, [examples(batch, indices) for indices in inner])
+        params = function.parameters_in_order
+        end = [param.clone() for param in params]
+        if not self.reset_start:
+            for param, value in zip(params, end, strict=True):
+                # The inner optimizer assumes that it has initialized every parameter with state.
+                if param in reached:
+                    self.state[param]["iterate"] = value
+        if len(search):
+            _, point = best_fraction(function, linearization.centre, end, examples(batch, search))
+            for param, value in zip(params, point, strict=True):
+                param.copy_(value)
+        self.param_groups[0]["outer_step"] = done + 1
+        return loss
+
+    def _minimise(self, linearization: Linearization, batches: Sequence[Batch]) -> set[nn.Parameter]:
+        """Run the inner steps, one for each batch; return the parameters that had a gradient.
+
+        The parameters are moved from the start to the end of the inner steps.
+        """
+        reached = set()
+        params = self.function.parameters_in_order
+        if not self.reset_start:
+            for param in params:
+                if "iterate" in self.state.get(param, {}):
+                    param.copy_(self.state[param]["iterate"])
+        gradients, peaks = [param.grad for param in params], [group["lr"] for group in self.param_groups]
+        for step, batch in enumerate(batches):
+            displacement = [param - centre for param, centre in zip(params, linearization.centre, strict=True)]
+            for param, gradient in zip(params, linearization.gradient(batch, displacement), strict=True):
+                # In the memory layout of the parameter, which torch's fused kernels assume.
+                param.grad = None if gradient is None else torch.empty_like(param).copy_(gradient)
+                if gradient is not None:
+                    reached.add(param)
+            share = 0.5 * (1.0 + math.cos(math.pi * step / len(batches))) if self.inner_schedule == "cosine" else 1.0
+            for group, peak in zip(self.param_groups, peaks, strict=True):
+                group["lr"] = peak * share
+            if self.inner_clip is not None:
+                self._clip(self.inner_clip)
+            self.step_parts()
+        for group, peak in zip(self.param_groups, peaks, strict=True):
+            group["lr"] = peak
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
+        return reached
+
+    def _clip(self, limit: float) -> None:
+        params = self.function.parameters_in_order
+        for inner in self.optimizers:
+            held = {id(param) for group in inner.param_groups for param in group["params"]}
+            for block in self._blocks:
+                clip_grad_norm_([params[index] for index in block if id(params[index]) in held], limit)
+
+
+def divide(
+    total: int, inner_batch_size: int, search_share: float, generator: torch.Generator
+) -> tuple[list[Tensor], Tensor]:
+    """Divide the examples of a batch between the inner steps and the line search.
+
+    Args:
+        total: number of examples in the batch.
+        inner_batch_size: least number of examples in an inner step, if there are enough.
+        search_share: share of the batch that is used for the line search.
+        generator: generator of the random order.
+
+    Returns:
+        Indices for each inner step, with sizes that differ by at most one, and indices for the line search.
+    """
+    searched = min(int(total * search_share), total - 1)
+    used = total - searched
+    count = max(1, used // inner_batch_size)
+    order = torch.randperm(total, generator=generator)
+    return [order[step * used // count : (step + 1) * used // count] for step in range(count)], order[used:]
+
+
+@optimizer(
+    "gauss_newton",
+    lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
+    family="second order",
+    geometry={GaussNewton: "l2"},
+    width_rule="spectral",
+    paper="Abreu et al. 2025, arXiv 2510.09378",
+    second_moment=False,
+    decoupled_decay=False,
+    options_of=GaussNewton,
+)
+def gauss_newton(
+    model: nn.Module,
+    lr: float,
+    *,
+    inner: str = "muon",
+    betas: tuple[float, float] = (0.9, 0.99),
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> GaussNewton:
+    """Inner optimizer on a Gauss-Newton model of the loss, then a line search.
+
+    The learning rate is that of the inner optimizer: ``"muon"`` (:func:`cbs.optimizers.muon.muon`, with AdamW on
+    embeddings and the head), whose width rule the entry has, or ``"adamw"``. ``betas`` are those of AdamW. See
+    :class:`GaussNewton` for the other options. No noise scale matches a step that is preconditioned by the curvature;
+    the geometry of the entry is the Euclidean one.
+
+    Raises:
+        ValueError: if an option is invalid, or the model has no trainable parameter.
+    """
+    check_choice("inner", inner, INNER)
+    build = muon if inner == "muon" else adamw
+    built = build(model, lr, betas=betas, weight_decay=weight_decay)
+    return GaussNewton(built.optimizers if isinstance(built, CompositeOptimizer) else [built], **options)

@@ -1,0 +1,31 @@
+"""``cbs theory temperature``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, Confidence, answer_with, options
+
+
+@options(answer=answer_with)
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, with a budget and a probe.")],
+    confidence: Confidence = 0.95,
+    *,
+    answer: Answer,
+) -> None:
+    """Noise scale against learning rate and batch size.
+
+    According to McCandlish et al. (2018) it is proportional to 1/T, with T the learning rate over the batch size.
+
+    Example: cbs theory temperature results/
+
+    Example: cbs theory temperature results/ --confidence 0.9
+    """
+    from extensions.theory.temperature import temperature
+
+    answer(temperature(*results, config=AnalysisConfig(confidence=confidence)), results[0] / "analysis" / "temperature")

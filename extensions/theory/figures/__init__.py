@@ -1,0 +1,1 @@
+"""Figures of ``cbs theory``, one file per kind."""

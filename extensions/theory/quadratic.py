@@ -1,0 +1,186 @@
+"""Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
+
+The curves come from closed forms, see :mod:`extensions.theory.noisy_quadratic`. They are drawn like those of a
+measured sweep, but ``S_min`` and the batch size of least steps times examples are known without that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import OPEN, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.fit_table import TableFit, fit_table
+from analysis.estimate.result import Answer
+from cbs.errors import ConfigError
+from extensions.theory.noisy_quadratic import (
+    OPTIMIZERS,
+    NoisyQuadratic,
+    Row,
+    critical,
+    curve,
+    notebook_curve,
+)
+from extensions.theory.noisy_quadratic.pieces import RateSchedule, best_pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticAnswer:
+    """Result of :func:`quadratic`.
+
+    Attributes:
+        rows: one row per optimizer, power and batch size.
+        fit: fit of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which
+            have no interval; ``None`` if no curve has a row, or none was requested.
+        target: expected loss to reach.
+        initial_loss: expected loss before the first step.
+        lower_bound: lower bound of the steps of any method, by batch size; empty unless the noise equals the curvature.
+        schedules: best learning rates of SGD over a run, by batch size, where they were requested.
+    """
+
+    rows: tuple[Row, ...]
+    fit: TableFit | None
+    target: float
+    initial_loss: float
+    lower_bound: dict[float, float]
+    schedules: tuple[RateSchedule, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "initial_loss": self.initial_loss,
+            "lower_bound": [{"batch_size": size, "steps": steps} for size, steps in self.lower_bound.items()],
+            "rows": [asdict(row) for row in self.rows],
+            "schedules": [asdict(each) for each in self.schedules],
+            "fit": None if self.fit is None else self.fit.to_json(),
+        }
+
+
+def quadratic(
+    optimizers: Sequence[str] = ("sgd", "momentum", "ema"),
+    *,
+    batch_sizes: Sequence[int],
+    powers: Sequence[float] = (0.0,),
+    target: float = 0.01,
+    momenta: Sequence[float | None] = (None,),
+    decays: Sequence[float | None] = (None,),
+    pieces: int = 0,
+    model: NoisyQuadratic,
+    config: AnalysisConfig,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> QuadraticAnswer:
+    """Compute steps to target over batch sizes for several optimizers on a noisy quadratic, and critical batch sizes.
+
+    Args:
+        powers: exponents p of the preconditioner ``h^-p``: 0 for none, 1/2 as in Adam, 1 as in Newton's method.
+        target: expected loss to reach.
+        momenta: momenta of momentum and Nesterov, one curve each; ``None`` to tune at every batch size.
+        decays: decays of the average, one curve each; ``None`` to tune at every batch size.
+        pieces: number of pieces of a learning rate that is optimized over the run, for plain SGD; 0 for none.
+        progress: called with every computed row.
+
+    Raises:
+        ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
+        DataError: if the rows cannot be fitted.
+    """
+    if target >= model.initial_loss:
+        raise ConfigError(
+            f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"
+        )
+
+    def rows_of(optimizer: str, power: float) -> Iterable[Row]:
+        own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
+        for given in dict.fromkeys(own):
+            for row in curve(model, optimizer, target, batch_sizes, momentum=given, power=power):
+                progress(row)
+                yield row
+
+    answer = _without_fit(rows_of, optimizers, powers, model, target, batch_sizes)
+    if not np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0):
+        answer = replace(answer, lower_bound={})
+    shaped = [best_pieces(model, target, size, pieces=pieces) for size in batch_sizes] if pieces else []
+    schedules = tuple(each for each in shaped if each is not None)
+    row_of = {label(row): row for row in answer.rows if row.steps}
+    if not row_of:
+        return replace(answer, schedules=schedules)
+    curves = [(label(row), row.batch_size, row.steps, target) for row in answer.rows if row.steps]
+    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
+    fit = fit_table(table, config, unit="samples")
+    exact = tuple(_exact(each, row_of[each.group.optimizer], model, target) for each in fit.answers)
+    return replace(answer, schedules=schedules, fit=replace(fit, answers=exact))
+
+
+def as_notebook(
+    optimizers: Sequence[str] = ("sgd", "momentum", "ema"),
+    *,
+    batch_sizes: Sequence[int],
+    powers: Sequence[float] = (0.0,),
+    target: float = 0.01,
+    dimension: int = 10_000,
+) -> QuadraticAnswer:
+    """Compute the steps as the authors' notebook does, without fitting curves; see
+    :func:`~extensions.theory.noisy_quadratic.curves.notebook_curve`.
+
+    Raises:
+        ConfigError: if the notebook has no such optimizer, or the target is not below the loss at the start.
+    """
+    model = NoisyQuadratic.binned(dimension)
+    if target >= model.initial_loss:
+        raise ConfigError(f"the loss starts at {model.initial_loss:.3g}: lower the target of {target:g}")
+
+    def rows_of(optimizer: str, power: float) -> Iterable[Row]:
+        return notebook_curve(optimizer, target, batch_sizes, dimension=dimension, power=power)
+
+    return _without_fit(rows_of, optimizers, powers, model, target, batch_sizes)
+
+
+def _without_fit(
+    rows_of: Callable[[str, float], Iterable[Row]],
+    optimizers: Sequence[str],
+    powers: Sequence[float],
+    model: NoisyQuadratic,
+    target: float,
+    batch_sizes: Sequence[int],
+) -> QuadraticAnswer:
+    """Return the rows of every optimizer and power, with the lower bound that holds where noise equals curvature."""
+    try:
+        every = [rows_of(*pair) for pair in itertools.product(dict.fromkeys(optimizers), dict.fromkeys(powers))]
+        rows = tuple(itertools.chain.from_iterable(every))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    bounds: dict[float, float] = {size: model.lower_bound(size, target) for size in batch_sizes}
+    return QuadraticAnswer(rows=rows, fit=None, target=target, initial_loss=model.initial_loss, lower_bound=bounds)
+
+
+def _exact(answer: Answer, row: Row, model: NoisyQuadratic, target: float) -> Answer:
+    """Return the answer with the exact ``S_min`` and ``B_crit`` of a row's curve, and without values beyond the batch
+    sizes of the table.
+
+    No interval would be open there, and a value would come from the form of the curve alone: steps that halve with
+    every doubling may stop doing so at the next one.
+    """
+    given = row.momentum if row.ema is None else row.ema
+    near = min(answer.points, key=lambda point: point.batch_size * (point.steps_to_target or np.inf) ** 2)
+    least, size = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
+    definitions = dict(answer.definitions)
+    if answer.draws is not None:
+        first, last = answer.draws.batch_sizes[[0, -1]]
+        for name, each in definitions.items():
+            if each.value is None or not first <= each.value <= last:
+                definitions[name] = replace(each, value=None, interval=OPEN)
+    hyperbola = answer.hyperbola if definitions["pareto"].value is not None else None
+    definitions[HEADLINE] = replace(definitions[HEADLINE], value=size, interval=OPEN, remark="")
+    return replace(answer, definitions=definitions, hyperbola=hyperbola, min_steps=Quantity(least))
+
+
+def label(row: Row) -> str:
+    """Return the optimizer and its fixed options: ``momentum, m = 0.9, p = 0.5``."""
+    fixed = {"m": row.momentum, "decay": row.ema, "p": row.power or None}
+    return ", ".join([row.optimizer, *(f"{name} = {value:g}" for name, value in fixed.items() if value is not None)])

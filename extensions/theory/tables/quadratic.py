@@ -1,0 +1,95 @@
+"""Presentation of ``cbs theory quadratic``: what it prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.diagnosis import Verdict
+from analysis.phrases import share_in_percent
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table
+from extensions.theory.quadratic import QuadraticAnswer, Row, label
+
+EXACT = (
+    "B_crit and S_min are exact: at B_crit steps times examples are least, and S_min are the steps without noise; "
+    "quantities with an interval come from the curve through these points"
+)
+
+ROUGH = 0.02
+"""Root mean square distance of the steps from their curve above which it is mentioned."""
+
+UNSEEN = {
+    Verdict.TOO_FEW_BATCH_SIZES: "further",
+    Verdict.BELOW: "smaller",
+    Verdict.ABOVE: "larger",
+}
+"""Verdicts that also hold without noise, and the batch sizes for which they call."""
+
+
+@presentation.register
+def _(found: QuadraticAnswer) -> Presentation:
+    tables = {"steps": steps(found)} | ({"schedules": schedules(found)} if found.schedules else {})
+    if found.fit is None:
+        reached = any(row.steps for row in found.rows)
+        missed = () if reached else ("nothing reached the target",)
+        return Presentation(shown=(tables["steps"], *missed), tables=tables, json="nqm.json")
+    fit = presentation(found.fit)
+    tables |= fit.tables
+    summary = tables["summary"]
+    # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply
+    columns = tuple(
+        replace(column, interval=None) if column.key == "min_steps" else column
+        for column in summary.columns
+        if column.key not in ("verdict", "advice", "seed_deviation", "shared_by_seeds", "moved_by_prior")
+    )
+    lines = [
+        f"{answer.group.optimizer}: {answer.verdict}: no value beyond it; add {wanted} batch sizes with --batch-sizes"
+        for answer in found.fit.answers
+        for verdict, wanted in UNSEEN.items()
+        if answer.verdict is verdict and answer.config.definition != HEADLINE
+    ]
+    lines += [
+        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.draws.residual_rms)} (rms) off the curve, "
+        "so its exponent is approximate; steps are whole numbers, and a lower --target takes more of them"
+        for answer in found.fit.answers
+        if answer.draws is not None and answer.draws.residual_rms > ROUGH
+    ]
+    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines], wide_lines=())
+    shown = [tables[name] for name in ("steps", "schedules", "summary", "definitions") if name in tables]
+    return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
+
+
+def steps(answer: QuadraticAnswer) -> Table:
+    """Return a table with one row per optimizer and batch size."""
+
+    def slowness(row: Row) -> float | None:
+        return None if row.best_momentum is None else 1.0 - row.best_momentum
+
+    tuned = any(row.best_momentum is not None for row in answer.rows)
+    columns = (
+        Column("optimizer", label, "optimizer", name=True),
+        Column("power"),
+        Column("batch_size", heading="batch size", name=True),
+        Column("steps", heading="steps"),
+        Column("best_lr", heading="best learning rate"),
+        Column("best_momentum", slowness, "1 - momentum or decay" if tuned else ""),
+        Column("lower_bound", lambda row: answer.lower_bound.get(row.batch_size), "lower bound", wide=True),
+    )
+    title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"
+    return Table(columns=columns, rows=answer.rows, title=title)
+
+
+def schedules(answer: QuadraticAnswer) -> Table:
+    """Return a table with one row per batch size of the best learning rates of SGD over a run."""
+    columns = (
+        Column("batch_size", heading="batch size", name=True),
+        Column("steps", heading="steps"),
+        Column("first_lr", lambda row: row.lrs[0], "first rate"),
+        Column("middle_lr", lambda row: row.lrs[len(row.lrs) // 2], "halfway"),
+        Column("last_lr", lambda row: row.lrs[-1], "last rate"),
+        Column("constant_lr", heading="constant rate"),
+        Column("constant_steps", heading="its steps"),
+    )
+    title = f"Best learning rates of SGD on {len(answer.schedules[0].lrs)} pieces of a run"
+    return Table(columns=columns, rows=answer.schedules, title=title)

@@ -1,0 +1,188 @@
+"""Predictions of the noisy quadratic, as a question and as a command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions.least_product import least_product
+from analysis.present import presentation
+from cbs.errors import ConfigError
+from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, critical, curve
+from extensions.theory.quadratic import as_notebook, quadratic
+from tests.certified import noisy_quadratic as certified
+
+CONFIG = AnalysisConfig(resamples=200)
+FACTORS = np.array([0.5, 1.0, 2.0])
+
+
+def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
+    model = NoisyQuadratic.power_law(30)
+    sizes = [4**power for power in range(1, 7)]
+    found = quadratic(
+        ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG
+    )
+    assert found.fit is not None
+    critical = {name: fit.critical.value for (_, name), fit in zip(found.fit.names, found.fit.answers, strict=True)}
+    assert critical["sgd"] < 0.6 * critical["momentum"]
+    assert critical["sgd"] < 0.8 * critical["sgd, p = 0.5"]
+    steps = {(row.optimizer, row.power, row.batch_size): row.steps for row in found.rows}
+    for size in sizes:
+        assert steps["momentum", 0.0, size] <= steps["sgd", 0.0, size]
+        assert steps["sgd", 0.5, size] >= found.lower_bound[size] / 2
+
+
+def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
+    model = NoisyQuadratic.power_law(5)
+    found = quadratic(["sgd"], batch_sizes=[1], target=1e-9, model=model, config=CONFIG)
+    assert [row.steps for row in found.rows] == [None]
+    assert found.fit is None
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [("1024..65536", "larger"), pytest.param("262144..16777216", "smaller", marks=pytest.mark.slow)],
+)
+def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Steps halve up to batch size 65,536 and then hardly fall."""
+    monkeypatch.setenv("COLUMNS", "160")
+    given = ("theory", "quadratic", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes, "--resamples", 100)
+    code, out, err = run(*given, "--json")
+    (fit,) = json.loads(out)["fit"]["fits"]
+    assert (code, fit["interval"]) == (0, [None, None]), err
+    assert fit["critical_batch_size"] == pytest.approx(90_700, rel=0.01)
+    assert fit["min_steps"] == pytest.approx(9.911, rel=0.001)
+    code, out, err = run(*given)
+    assert "no value beyond" not in out
+    # definitions that are read from the counts say nothing beyond them
+    code, out, err = run(*given, "--definition", "saturation")
+    assert f"no value beyond it; add {wanted} batch sizes with --batch-sizes" in out
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("ema", marks=pytest.mark.slow)])
+def test_the_critical_batch_size_is_that_of_the_least_product_and_needs_no_form(optimizer: str) -> None:
+    model = NoisyQuadratic.power_law(50)
+    sizes = [4**power for power in range(8)]
+    found = quadratic([optimizer], batch_sizes=sizes, target=0.02, model=model, config=CONFIG)
+    assert found.fit is not None
+    (answer,) = found.fit.answers
+    assert (answer.critical.interval, answer.min_steps.interval) == ((None, None), (None, None))
+    (beyond_counting,) = curve(model, optimizer, 0.02, [1e12])
+    assert beyond_counting.steps == pytest.approx(answer.min_steps.value, abs=1.0)
+    size = answer.critical_batch_size or 0.0
+    products = [row.batch_size * (row.steps or 0.0) ** 2 for row in curve(model, optimizer, 0.02, size * FACTORS)]
+    # on both sides of it the product is larger, by about as much
+    assert products[1] < min(products[0], products[2])
+    assert products[0] / products[2] == pytest.approx(1.0, abs=0.25)
+    # the curve through whole steps at eight batch sizes finds it, too
+    assert answer.draws is not None
+    assert np.median(least_product(answer.draws)) == pytest.approx(size, rel=0.4)
+    text = "\n".join(part if isinstance(part, str) else "\n".join(part.lines) for part in presentation(found).shown)
+    assert "exact" in text
+
+
+def test_without_noise_there_is_no_critical_batch_size() -> None:
+    model = NoisyQuadratic.power_law(50, noise=0.0)
+    assert critical(model, "sgd", 0.02) == (pytest.approx(28.2, abs=0.1), None)
+    assert critical(NoisyQuadratic.power_law(5), "sgd", 5.0) == (None, None)
+
+
+@pytest.mark.parametrize(("noise", "known"), [(1.0, True), (2.0, False)])
+def test_the_lower_bound_is_told_only_where_it_holds(noise: float, known: bool) -> None:
+    model = NoisyQuadratic.power_law(50, noise=noise).grouped()
+    found = quadratic(["sgd"], batch_sizes=[4, 8], target=0.5, model=model, config=CONFIG)
+    assert bool(found.lower_bound) == known
+    assert len(presentation(found).tables["steps"].frame()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizers": ["adam"]}, "no optimizer 'adam' on the quadratic: there are sgd"),
+        ({"target": 0.0}, "the target must be above 0"),
+        ({"target": 5.0}, "the loss starts at 1.14, so a target of 5 takes no step: lower it"),
+        ({"batch_sizes": [0]}, "batch sizes must be finite and above 0"),
+        ({"optimizers": ["momentum"], "momenta": [1.0]}, "momentum must be in"),
+    ],
+)
+def test_bad_input(change: dict[str, object], message: str) -> None:
+    small = NoisyQuadratic.power_law(5)
+    given: dict[str, object] = {"optimizers": ["sgd"], "batch_sizes": [4], "model": small, "config": CONFIG}
+    with pytest.raises(ConfigError, match=message):
+        quadratic(**(given | change))  # type: ignore[arg-type]
+
+
+def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-untyped-def]
+    given = ["--dimension", 20, "--target", 0.1, "--batch-sizes", "4..128", "--optim", "sgd", "--optim", "ema"]
+    code, out, err = run("theory", "quadratic", *given, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert {row["optimizer"] for row in found["rows"]} == {"sgd", "ema"}
+    assert [fit["optimizer"] for fit in found["fit"]["fits"]] == ["sgd", "ema"]
+    code, out, err = run("theory", "quadratic", *given, "--wide")
+    assert code == 0, err
+    assert re.search(r"\blower\b(.|\n)*\bbound\b", out)  # in one line or two, as the width allows
+    out = " ".join(out.split())
+    assert "B_crit and S_min are exact" in out
+    assert "seed" not in out
+    assert "ema" in out
+
+
+@pytest.mark.parametrize(("dimension", "rough"), [(1, True), (50, False)])
+def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """One parameter takes 1, 2 and 3 steps at most batch sizes, no smooth curve; fifty have one."""
+    monkeypatch.setenv("COLUMNS", "200")
+    given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
+    code, out, err = run("theory", "quadratic", *given)
+    assert code == 0, err
+    assert ("so its exponent is approximate" in out) == rough
+    assert out.count("sgd ") == 9 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dimension", 0], "--dimension must be between"),
+        (["--noise", -1], "the noisy quadratic cannot be made"),
+        (["--batch-sizes", "four"], "whole numbers"),
+        (["--optim", "adam"], "there are sgd"),
+    ],
+)
+def test_a_mistake_is_one_line(run, arguments, words) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = run("theory", "quadratic", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("method", "power"), certified.LAST_MISSED_STEP)
+def test_as_published_the_steps_are_those_of_the_notebook(method: str, power: float) -> None:
+    (name,) = (name for name, own in OPTIMIZERS.items() if own == method)
+    last = certified.LAST_MISSED_STEP[method, power]
+    found = as_notebook([name], batch_sizes=tuple(last), powers=[power])
+    assert [row.steps for row in found.rows] == [step + 1 for step in last.values()]
+    assert found.fit is None
+    assert found.initial_loss == pytest.approx(certified.INITIAL_LOSS, abs=0.01)
+    assert {size: round(steps) for size, steps in found.lower_bound.items()} == certified.LOWER_BOUND
+
+
+def test_the_notebook_has_three_optimizers_and_a_target_below_the_start() -> None:
+    with pytest.raises(ConfigError, match="the notebook has no optimizer 'nesterov'"):
+        as_notebook(["nesterov"], batch_sizes=(4,))
+    with pytest.raises(ConfigError, match=r"the loss starts at 4\.7: lower the target of 5"):
+        as_notebook(["sgd"], batch_sizes=(4,), target=5.0)
+
+
+def test_as_published_goes_with_nothing_that_the_notebook_says(run: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = run("theory", "quadratic", "--as-published", "--noise", 2, "--ema", 0.9, "--definitions")
+    assert (code, out) == (2, "")
+    assert "--ema and --noise and --definitions: --as-published takes this from the notebook" in err
+    code, out, err = run("theory", "quadratic", "--as-published", "--optim", "sgd", "--batch-sizes", 65536)
+    assert (code, err) == (0, "")
+    assert "7,310" in out
+    assert "nothing reached" not in out
