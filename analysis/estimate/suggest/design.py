@@ -19,6 +19,7 @@ Batch sizes are added one at a time, where the logarithm of the width falls most
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,9 +35,12 @@ from analysis.estimate.draws import Draws
 GOAL = 0.8
 """Expected width of the interval, relative to now, at which no more trials are added."""
 
-SEARCH = 2.0
+SEARCH = 2
 """Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
 are far, one where they say enough."""
+
+STEP = 1.0
+"""Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time."""
 
 _TRUTHS = 128
 """Number of draws that are tried as the truth."""
@@ -125,10 +129,10 @@ class Design:
         return batch_size * math.exp(self.draws.estimate(np.array([batch_size]))[0])
 
     def cost(self, cells: Sequence[Cell]) -> float:
-        """Return the expected examples of these runs; the learning rate of a new batch size has to be searched, too."""
-        known = set(self.draws.batch_sizes.tolist())
-        new = {size for size, _ in cells if size not in known}
-        return sum(self.examples(size) for size, _ in cells) + sum((SEARCH - 1) * self.examples(size) for size in new)
+        """Return what these runs take, in examples; the learning rate of a new batch size has to be searched, too."""
+        new = {size for size, _ in cells}.difference(self.draws.batch_sizes.tolist())
+        runs = [*(size for size, _ in cells), *itertools.chain.from_iterable([size] * (SEARCH - 1) for size in new)]
+        return sum(self.examples(size) * (1 + STEP / size) for size in runs)
 
     def most_for_its_cost(
         self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST, least: int = 1

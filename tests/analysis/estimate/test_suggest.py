@@ -23,7 +23,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.suggest import OPEN, Known, Suggestion, _beyond, suggest
-from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, Design
+from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, STEP, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
 from cbs.training.run import run_trial
@@ -460,8 +460,9 @@ def test_an_answer_that_is_narrow_already_can_be_narrowed_further(tmp_path: Path
 def test_a_new_batch_size_is_dearer_by_its_search() -> None:
     found = design()
     known, unknown = found.cost([(32, 3)]), found.cost([(48, 3)])
-    assert found.examples(32) == known < found.examples(48) < unknown == SEARCH * found.examples(48)
-    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((SEARCH + 1) * found.examples(48))
+    assert known == pytest.approx(found.examples(32) * (1 + STEP / 32))
+    assert unknown == pytest.approx(SEARCH * found.examples(48) * (1 + STEP / 48))
+    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((SEARCH + 1) * found.examples(48) * (1 + STEP / 48))
 
 
 def test_a_target_of_another_value_keeps_the_own_one_of_the_sweep(tmp_path: Path) -> None:
