@@ -185,6 +185,14 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         known |= added
     assert max(new) == most
 
+    def left_nothing_to_run(part: Sweep) -> Search:
+        search = train(part)
+        search.workers = 0
+        return search
+
+    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=60.0)
+    assert again.workers == workers
+
 
 def test_the_noise_scale_is_read_only_while_there_is_a_single_batch_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -291,6 +291,12 @@ def test_neighbours_tell_where_a_single_learning_rate_lies_in_its_basin(away: fl
     assert not any(each.believed for each in found[:2])
 
 
+@pytest.mark.parametrize(("size", "believed"), [(48, True), (64, False)])
+def test_neighbours_are_believed_up_to_a_distance(size: int, believed: bool) -> None:
+    beside = [on_the_line(4, EVEN), on_the_line(8, EVEN + along(8))]
+    assert at_best([*beside, on_the_line(size, np.array([along(size)]))])[-1].believed is believed
+
+
 def test_two_learning_rates_agree_with_their_neighbours_more_closely() -> None:
     beside = [on_the_line(4, EVEN), on_the_line(8, EVEN + along(8))]
     places = along(16) + np.array([0.1, 0.8])

@@ -11,7 +11,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.noise import NoiseScale
 from analysis.estimate.result import Answer
-from analysis.estimate.suggest import BEYOND, OPEN, Known, suggest
+from analysis.estimate.suggest import BEYOND, LEAST_OPEN, OPEN, Known, suggest
 from analysis.estimate.suggest.design import MOST
 from analysis.read.results import load
 from tests.factories import Truth, sweep
@@ -60,6 +60,17 @@ def test_it_goes_outwards_on_the_side_where_the_answer_more_probably_lies(
     assert OPEN < 0.45 < BEYOND
     with patch.object(Known, "_beyond", return_value=beyond):
         assert Known(measured).sides(OPEN) == sides
+
+
+def test_an_end_that_runs_at_the_measured_batch_sizes_do_not_close_is_looked_for_beyond_them(measured: Answer) -> None:
+    with (
+        patch.object(Known, "_beyond", return_value=(LEAST_OPEN, OPEN - 0.1)),
+        patch.object(Known, "most_for_its_cost", return_value=None),
+    ):
+        assert Known(measured).asked_for() is None
+        wished = suggest(measured)
+    assert wished is not None
+    assert max(wished.batch_sizes) == 2048
 
 
 def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> None:
