@@ -1,10 +1,10 @@
 r"""Detect batches whose examples are more alike in their inputs than independent examples are.
 
 One masking ratio, length or data set drawn for a whole batch shows in what is fed to the model, long before products of
-gradients tell it (:mod:`cbs.noise_scale.shared_by_batch`) and also while parameters move. The mean and the mean square
-of an example's inputs, and how many of them are 0, are compared between batches. For G independent examples with variance v within batches, the
-means of batches have the variance v/G; what is more, they share. Second differences between successive batches are
-taken, so that a slow drift of the data does not count.
+gradients tell it (:mod:`cbs.noise_scale.shared_by_batch`) and also while parameters move. Mean and mean square of an
+example's inputs, and the share of zeros among them, are compared between batches. For G independent examples with
+variance v within batches, the means of batches have the variance v/G; what is more, they share. Second differences
+between successive batches are taken, so that a slow drift of the data does not count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SharedInputs:
         self._batches: defaultdict[Any, list[Tensor]] = defaultdict(list)
 
     def add(self, inputs: Sequence[Tensor], units: Tensor) -> None:
-        """Take notice of the inputs of a forward pass; ``units`` are the places of every group, ``[groups, members]``."""
+        """Take notice of the inputs of a forward pass; ``units`` are places of its examples, ``[groups, members]``."""
         tensors = [tensor.detach() for tensor in inputs if has_rows(tensor, units.numel()) and tensor.numel()][:TENSORS]
         batches = self._batches[len(units), *((tensor.shape, tensor.dtype) for tensor in tensors)]
         if tensors and len(units) > 1 and len(batches) < MOST:
