@@ -33,15 +33,10 @@ from sweeps.folder import processes
 from sweeps.folder.processes import described
 from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
-from sweeps.running.cluster import (
-    Engine,
-    EngineLost,
-    Resources,
-    check_placement,
-    connected,
-)
+from sweeps.running.cluster import Engine, EngineLost, connected
 from sweeps.running.dispatch import MAX_ENGINES, run_search
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources, check_placement
 from sweeps.running.streams import output_to_error
 
 

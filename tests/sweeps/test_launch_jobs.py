@@ -18,7 +18,7 @@ from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.external import job
 from sweeps.external.job import Job
 from sweeps.external.run import run_command
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from tests.sweeps.test_external import PLACES, trainer, trial
 
 SBATCH = """#!/bin/bash
