@@ -94,7 +94,7 @@ def test_no_trial_holds_what_it_does_not_use(asked, device, command, words):
     ],
 )
 def test_what_it_uses_it_holds(asked, command, gpus, monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
+    monkeypatch.setattr("sweeps.running.resources._nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
     resources = Resources(address="auto", **asked)
     resources.check_devices("auto", command=command)
     assert resources.gpus_of_trial("auto") == gpus
