@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -255,6 +256,7 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], bool]] = {
     "heavy tails": (lambda draws, _: torch.randn(SIZE, 6, generator=draws) ** 5, False),
     "the same everywhere": (lambda draws, _: torch.arange(6).expand(SIZE, 6), False),
     "a counter": (lambda draws, step: torch.full((SIZE, 1), float(step)), False),
+    "a schedule": (lambda draws, step: torch.full((SIZE, 1), math.cos(step / 50)), False),
 }
 
 
