@@ -272,7 +272,7 @@ def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
 def test_groups_that_belong_together_are_compared_as_one() -> None:
     """Each prompt has four answers, and prompts are drawn independently."""
     draws, batches, single = torch.Generator().manual_seed(7), SharedInputs(), SharedInputs()
-    for _ in range(100):
+    for _ in range(400):
         x = torch.randn(2, 6, generator=draws).repeat_interleave(4, 0)
         batches.add([x], torch.arange(8).view(2, 4))
         single.add([x], torch.arange(8)[:, None])
