@@ -260,32 +260,3 @@ def _start(options: dict[str, Any]) -> None:
         if where == _PRIVATE:
             raise EngineLost(reason(error)) from error
         raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}; {_TOKEN_HINT}") from None
-
-
-def check_placement(resources: Resources, gpus: float) -> int:
-    """Return how many trials the nodes hold at once.
-
-    Raises:
-        ConfigError: if none can; the message says what is asked for and what the nodes have.
-    """
-    nodes = _nodes()
-    held = [_holds(node, resources.cpus, gpus) for node in nodes]
-    if sum(each > 0 for each in held) < resources.nodes_per_trial:
-        there = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
-        few = "no node" if resources.nodes_per_trial == 1 else f"no {resources.nodes_per_trial} nodes"
-        raise ConfigError(f"{few} can hold a trial of {resources.cpus} cores and {gpus:g} GPUs: the nodes have {there}")
-    room = max(1, sum(held) // resources.nodes_per_trial)
-    return min(resources.workers or room, room)
-
-
-def _nodes() -> list[dict[str, float]]:
-    """Return the cores and GPUs of every node that is alive."""
-    import ray
-
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _holds(node: dict[str, float], cpus: int, gpus: float) -> int:
-    """Return how many trials fit on a node."""
-    held = int(node.get("CPU", 0) // cpus)
-    return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held

@@ -143,17 +143,20 @@ class Resources:
         return max(1, min(self.local_workers, int(gpus / share)))
 
 
-def check_placement(resources: Resources, gpus: float) -> None:
-    """Check that some node can hold a trial.
+def check_placement(resources: Resources, gpus: float) -> int:
+    """Return how many trials the nodes hold at once.
 
     Raises:
         ConfigError: if none can; the message says what is asked for and what the nodes have.
     """
     nodes = _nodes()
-    if sum(_holds(node, resources.cpus, gpus) > 0 for node in nodes) < resources.nodes_per_trial:
+    held = [_holds(node, resources.cpus, gpus) for node in nodes]
+    if sum(each > 0 for each in held) < resources.nodes_per_trial:
         there = ", ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes) or "none"
         few = "no node" if resources.nodes_per_trial == 1 else f"no {resources.nodes_per_trial} nodes"
         raise ConfigError(f"{few} can hold a trial of {resources.cpus} cores and {gpus:g} GPUs: the nodes have {there}")
+    room = max(1, sum(held) // resources.nodes_per_trial)
+    return min(resources.workers or room, room)
 
 
 def _nodes() -> list[dict[str, float]]:
