@@ -102,7 +102,7 @@ def test_what_it_uses_it_holds(asked, command, gpus, monkeypatch):
 
 
 def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr("sweeps.running.resources._nodes", lambda: [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}])
     assert check_placement(Resources(address="auto", cpus_per_trial=8), 1.0) == 1
     assert check_placement(Resources(address="auto", cpus_per_trial=2), 0.0) == 6
     assert check_placement(Resources(address="auto", cpus_per_trial=2, workers=5), 0.0) == 5
