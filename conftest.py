@@ -161,7 +161,8 @@ def whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One private Ray with two workers, started by the first test that needs it."""
-    from sweeps.running.cluster import Resources, connected
+    from sweeps.running.cluster import connected
+    from sweeps.running.resources import Resources
 
     with connected(Resources(workers=2)):
         yield

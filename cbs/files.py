@@ -17,6 +17,9 @@ from cbs.errors import ResultsError, reason
 DAMAGED = ".damaged"
 """End of the name of what was set aside."""
 
+ALWAYS_FITS = 2**20
+"""Bytes that every machine can hold, so that it need not be asked for each of thousands of small files."""
+
 
 def ended(path: Path) -> Path:
     """The path, checked to lead to no device or pipe, whose bytes may have no end or never come.
@@ -52,7 +55,7 @@ def check_fits(size: float) -> None:
     Raises:
         OSError: if it could not.
     """
-    if size > memory():
+    if size > ALWAYS_FITS and size > memory():
         has = f"{memory() / 1e9:.3g} GB"
         raise OSError(errno.ENOMEM, f"it would take {size / 1e9:.3g} GB of memory, and this machine has {has}")
 

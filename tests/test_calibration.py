@@ -365,7 +365,7 @@ def test_a_replicate_through_ray_has_the_same_records(tmp_path: Path) -> None:
     """Training in this process with shared examples stands for ``cbs sweep``: the same trials, each with the same
     status and steps, and bitwise the same losses as far as both were trained before they were pruned."""
     from sweeps.launching import launch
-    from sweeps.running.cluster import Resources
+    from sweeps.running.resources import Resources
 
     case, truth = CASES["preconditioned"], known(CASES["preconditioned"])
     (sweep,) = (launch.resolve(each) for each in sweeps_of(case, "default", truth, 0))

@@ -63,10 +63,13 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
             f"the training program did not use it: {meaning}"
             for (sweep, optimizer), count in counts.items()
         ]
-    ends = {row: end for row in keys.keys() - curves.keys() if (end := _end(trials.loc[row, "values"])) is not None}
-    for owner in dict.fromkeys(owners[row] for row in sorted(ends)):
-        mine = [row for row in sorted(ends) if owners[row] == owner]
-        runs = {row: (*keys[row][:1], *keys[row][2:], trials.loc[row, "steps"][-1]) for row in mine}
+    ends: dict[Any, float] = {}
+    short: dict[Any, dict[Any, Any]] = {}
+    for row, steps, values in zip(trials.index, trials["steps"], trials["values"], strict=True):
+        if row not in curves and (end := _end(values)) is not None:
+            ends[row] = end
+            short.setdefault(owners[row], {})[row] = (*keys[row][:1], *keys[row][2:], steps[-1])
+    for owner, runs in short.items():
         copied, pairs = _copied_seeds(runs, ends)
         if len({ends[row] for row in copied}) >= FEWEST and len(copied) >= LEAST * pairs:
             copies += copied

@@ -47,11 +47,14 @@ AT_REST, MOVING = (0.95, 4.5), (2 / 3, 3.5)
 """Share of the signal that the product has to stay below, and by how many standard errors, where parameters rest and
 where they move."""
 
+CAUSES = (
+    "So it is with one task, dataset or length per batch, with one mask, crop or depth drawn for all of it, and if "
+    "examples are not in the first dimension: the noise scale {} too small, unless micro-batches or ranks that differ "
+    "in this are compared ('accumulation', 'replicas')"
+)
 SHARED = (
     "examples of a batch share what other batches do not have, so that it counts as signal: products of successive "
-    "steps' gradients are {:.0%} of the signal within batches. So it is with one task, dataset or length per batch, "
-    "with one mask, crop or depth drawn for all of it, and if examples are not in the first dimension: the noise scale "
-    "is too small, unless micro-batches or ranks that differ in this are compared ('accumulation', 'replicas')"
+    "steps' gradients are {:.0%} of the signal within batches. " + CAUSES.format("is")
 )
 
 

@@ -147,7 +147,7 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
         if isinstance(lr, Tensor) and not kind.__module__.startswith("torch."):
             raise ValueError("lr must be a number, got a tensor")
         built = kind(params, lr=lr, **options)  # type: ignore[call-arg]
-    except Exception as error:
+    except Exception as error:  # assertions, keys, errors of a library's own: each class refuses values in its way
         raise ValueError(reason(error)) from error
     return declare(_kept_whole(built), _geometry(kind))
 

@@ -328,8 +328,11 @@ def plain_values(settings: Any) -> dict[str, Any]:
 
     Fields named in its ``unknown`` have the value :data:`UNKNOWN`.
     """
-    data: dict[str, Any] = _plain(settings)
-    return data | dict.fromkeys(data.pop("unknown"), UNKNOWN)
+    return {
+        name: UNKNOWN if name in settings.unknown else _plain(getattr(settings, name))
+        for name in settings.__dataclass_fields__
+        if name != "unknown"
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -168,19 +168,21 @@ class Store:
 
         Args:
             result: what to store.
-            flushed: whether its files have reached the disk when this returns. A measurement must have; what can be
-                read from its source again need not wait for the disk, which takes longer than all the rest.
+            flushed: whether its files have reached the disk when this returns. A measurement must have; a draft of a
+                sweep, of what can be read from its source again, is written in place, and need not wait for the disk.
 
         Raises:
             ResultsError: if it cannot be written (full disk, permissions); the earlier result stays.
+            OSError: if that happens to a draft, which whoever makes the draft reports.
         """
-        what = f"trial {result.trial_id} to {self.trials}"
-        with atomic_folder(self.trials / result.trial_id, what) as draft:
-            (draft / "steps.parquet").write_bytes(steps_bytes(result))
-            (draft / "record.parquet").write_bytes(parquet_bytes(record_table(result)))
-            (draft / "timing.json").write_bytes(json_bytes(result.timing))
-            if flushed:
+        folder = self.trials / result.trial_id
+        if flushed:
+            with atomic_folder(folder, f"trial {result.trial_id} to {self.trials}") as draft:
+                _write(draft, result)
                 _sync(draft)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder, result)
 
     def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
         """Store the last lines that the process of a trial wrote before it died, beside the trial's record."""
@@ -297,6 +299,12 @@ def _write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _write(folder: Path, result: TrialResult) -> None:
+    (folder / "steps.parquet").write_bytes(steps_bytes(result))
+    (folder / "record.parquet").write_bytes(parquet_bytes(record_table(result)))
+    (folder / "timing.json").write_bytes(json_bytes(result.timing))
 
 
 def _sync(folder: Path) -> None:

@@ -123,7 +123,7 @@ def command(
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.running.access import check_listening
-        from sweeps.running.cluster import Resources
+        from sweeps.running.resources import Resources
         from sweeps.search.limits import Limits
         from sweeps.spec.overrides import split
         from sweeps.trackers import TRACKERS

@@ -86,8 +86,8 @@ def command(
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.running.access import check_listening
-        from sweeps.running.cluster import Resources
         from sweeps.running.prestart import PrestartedRay
+        from sweeps.running.resources import Resources
         from sweeps.running.time_limit import time_limit
         from sweeps.spec.overrides import split
         from sweeps.trackers import TRACKERS

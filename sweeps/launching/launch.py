@@ -35,9 +35,9 @@ from sweeps.launching.tracking import Tracking
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
-from sweeps.running.cluster import Resources
 from sweeps.running.patience import UNTIMED_SECONDS
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search

@@ -17,9 +17,9 @@ from sweeps.launching.policies.once import Once
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
 from sweeps.running.child import Child
-from sweeps.running.cluster import Resources
 from sweeps.running.patience import patience, timed_apart
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources
 from sweeps.running.time_limit import time_limit
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 
 from cbs.errors import Unfinished
-from sweeps.running.cluster import EngineLost, Resources, connected
+from sweeps.running.cluster import EngineLost, connected
 from sweeps.running.control import address, silent, watched
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
 
 MAX_ENGINES = 3

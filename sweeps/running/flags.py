@@ -26,5 +26,5 @@ def resource_flags(
         typer.Option("--insecure", help="Use a cluster that obeys everybody, without a token.", hidden=True),
     ] = False,
 ) -> dict[str, Any]:
-    """Return the given options as keyword arguments of :class:`sweeps.running.cluster.Resources`."""
+    """Return the given options as keyword arguments of :class:`sweeps.running.resources.Resources`."""
     return dict(locals())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from cbs.interrupts import uninterrupted
-from sweeps.running.cluster import Engine, Resources, quiet
+from sweeps.running.cluster import Engine, quiet
+from sweeps.running.resources import Resources
 
 
 class PrestartedRay:

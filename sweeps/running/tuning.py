@@ -16,7 +16,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.trial.config import COMMAND, TrialConfig
-from sweeps.running.cluster import Resources, check_home, check_placement
+from sweeps.running.cluster import check_home
+from sweeps.running.resources import Resources, check_placement
 from sweeps.running.run import SweepRun
 from sweeps.running.scratch import check_room, remove_folder, temporary_folder
 from sweeps.running.trainable import Trainable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.shared_inputs import SharedInputs
 
 SIZE, TOKENS, CLASSES = 12, 6, 5
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -20,6 +22,7 @@ OVER_STEP = "divided by the sum of weights over all of its micro-batches"
 NORMED = "the loss holds a constant with "
 SCALED = "a constant that differs from batch to batch"
 SHARED = "examples of a batch share what other batches do not have"
+ALIKE = "inputs of examples of a batch are alike"
 DRAWN = "the model draws random numbers of shape"
 
 
@@ -225,6 +228,76 @@ def test_what_is_shared_is_told_while_parameters_move() -> None:
             meter.step()
             optimizer.step()
         assert (SHARED in meter.estimate().note) == told
+
+
+INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], bool]] = {
+    "one masking ratio": (
+        lambda draws, _: (
+            torch.randn(SIZE, 6, generator=draws)
+            * (torch.rand(SIZE, 6, generator=draws) < torch.rand((), generator=draws))
+        ),
+        True,
+    ),
+    "one number of masked words": (
+        lambda draws, _: torch.randint(5, 30, (SIZE, 8), generator=draws).index_fill_(
+            1, torch.arange(int(torch.randint(1, 8, (), generator=draws))), 1
+        ),
+        True,
+    ),
+    "one diffusion time": (lambda draws, _: torch.rand(1, generator=draws).expand(SIZE, 1), True),
+    "a masking ratio for each": (
+        lambda draws, _: (
+            torch.randn(SIZE, 6, generator=draws)
+            * (torch.rand(SIZE, 6, generator=draws) < torch.rand(SIZE, 1, generator=draws))
+        ),
+        False,
+    ),
+    "data that drift": (lambda draws, step: torch.randn(SIZE, 6, generator=draws) + step / 10, False),
+    "heavy tails": (lambda draws, _: torch.randn(SIZE, 6, generator=draws) ** 5, False),
+    "the same everywhere": (lambda draws, _: torch.arange(6).expand(SIZE, 6), False),
+    "a counter": (lambda draws, step: torch.full((SIZE, 1), float(step)), False),
+    "a schedule": (lambda draws, step: torch.full((SIZE, 1), math.cos(step / 50)), False),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
+    draw, told = INPUTS[name]
+    draws, batches = torch.Generator().manual_seed(7), SharedInputs()
+    for step in range(100):
+        batches.add([draw(draws, step)], torch.arange(SIZE)[:, None])
+    assert (ALIKE in batches.told()) == told, batches.told()
+
+
+def test_groups_that_belong_together_are_compared_as_one() -> None:
+    """Each prompt has four answers, and prompts are drawn independently."""
+    draws, batches, single = torch.Generator().manual_seed(7), SharedInputs(), SharedInputs()
+    for _ in range(400):
+        x = torch.randn(2, 6, generator=draws).repeat_interleave(4, 0)
+        batches.add([x], torch.arange(8).view(2, 4))
+        single.add([x], torch.arange(8)[:, None])
+    assert not batches.told()
+    assert ALIKE in single.told()
+
+
+@pytest.mark.parametrize("ratio_of", ["a batch", "an example"])
+def test_a_masking_ratio_is_told_early_while_parameters_move(ratio_of: str) -> None:
+    """Its part of the signal, about a fifth, is too small for the products."""
+    torch.manual_seed(0)
+    model, draws = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), torch.Generator().manual_seed(3)
+    optimizer, said = torch.optim.AdamW(model.parameters(), lr=0.003), list[str]()
+    meter = NoiseScaleMeter(model, every=1, tell=said.append)
+    for _ in range(50):
+        x = torch.randn(SIZE, 6, generator=draws)
+        mask = torch.rand(SIZE, 6, generator=draws) < torch.rand(
+            1 if ratio_of == "a batch" else (SIZE, 1), generator=draws
+        )
+        optimizer.zero_grad()
+        mse_loss(model(x * mask), 1.5 * x[:, :1] + torch.randn(SIZE, 1, generator=draws)).backward()
+        meter.step()
+        optimizer.step()
+    assert (ALIKE in meter.estimate().note) == (ratio_of == "a batch")
+    assert len(said) == (ratio_of == "a batch")
 
 
 def test_weights_correct_a_quotient() -> None:

@@ -19,8 +19,8 @@ from cbs.training.run import run_trial
 from sweeps.measuring import throughput
 from sweeps.running import child, dispatch, patience, prestart
 from sweeps.running.child import Failed
-from sweeps.running.cluster import Resources
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
 from sweeps.running.trials import checkpoint_of
 

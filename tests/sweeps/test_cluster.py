@@ -33,15 +33,10 @@ from sweeps.folder import processes
 from sweeps.folder.processes import described
 from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
-from sweeps.running.cluster import (
-    Engine,
-    EngineLost,
-    Resources,
-    check_placement,
-    connected,
-)
+from sweeps.running.cluster import Engine, EngineLost, connected
 from sweeps.running.dispatch import MAX_ENGINES, run_search
 from sweeps.running.prestart import PrestartedRay
+from sweeps.running.resources import Resources, check_placement
 from sweeps.running.streams import output_to_error
 
 
@@ -99,7 +94,7 @@ def test_no_trial_holds_what_it_does_not_use(asked, device, command, words):
     ],
 )
 def test_what_it_uses_it_holds(asked, command, gpus, monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
+    monkeypatch.setattr("sweeps.running.resources._nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
     resources = Resources(address="auto", **asked)
     resources.check_devices("auto", command=command)
     assert resources.gpus_of_trial("auto") == gpus
@@ -107,7 +102,7 @@ def test_what_it_uses_it_holds(asked, command, gpus, monkeypatch):
 
 
 def test_a_trial_fits_whole_on_one_node_or_not_at_all(monkeypatch):
-    monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr("sweeps.running.resources._nodes", lambda: [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}])
     assert check_placement(Resources(address="auto", cpus_per_trial=8), 1.0) == 1
     assert check_placement(Resources(address="auto", cpus_per_trial=2), 0.0) == 6
     assert check_placement(Resources(address="auto", cpus_per_trial=2, workers=5), 0.0) == 5

@@ -16,7 +16,7 @@ from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
 from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import outlook
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 from sweeps.spec.workload import built

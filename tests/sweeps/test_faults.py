@@ -23,7 +23,7 @@ from sweeps.launching.ledger import ledger
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running import run as running
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
 from tests.sweeps.test_kill import reached

@@ -19,7 +19,7 @@ from cbs.trial.store import Store
 from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.launching.launch import output_folder, resolve, sweep
 from sweeps.outlook.progress import Progress
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray

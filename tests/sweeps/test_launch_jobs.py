@@ -3,6 +3,7 @@ is given apart from the launcher, as the node of a cluster does."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import pytest
 
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store
 from sweeps.external import job
 from sweeps.external.job import Job
 from sweeps.external.run import run_command
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from tests.sweeps.test_external import PLACES, trainer, trial
 
 SBATCH = """#!/bin/bash
@@ -125,3 +127,62 @@ def test_a_job_takes_nothing_here_and_is_a_command() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             resources.check_devices("auto", command=command)
+
+
+RUNS_AT_ONCE = """#!/bin/bash
+[[ $1 == --wait ]] || exit 2
+echo "$2" >>"$JOBS"
+exec bash "$2"
+"""
+
+BY_A_LAW = """
+import json, math, sys
+size, lr, seed, out = sys.argv[1:]
+steps = (20 + 320 / int(size)) * (1 + math.log2(float(lr) / 0.2) ** 2 / 4)
+with open(out + "/log.jsonl", "w") as log:
+    for step in range(int(2 * steps)):
+        log.write(json.dumps({"step": step, "loss": 4.0 * 2 ** (-step / steps)}) + "\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_of_jobs_that_is_ended_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    for name, content in ("sbatch", RUNS_AT_ONCE), ("train.py", BY_A_LAW):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    jobs, trials = tmp_path / "jobs", tmp_path / "out" / "trials"
+    jobs.touch()
+    search = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "JOBS": str(jobs),
+    }
+    words = [
+        *("sweep", "--optim", "sgd", "--command", f"{sys.executable} -S train.py {PLACES}", "--reads", "jsonl"),
+        *("--metric", "loss", "--direction", "below", "--metric-unit", "nats", "--example-unit", "tree"),
+        *("--target", "2", "--batch-sizes", "4,16,64", "--lrs", "0.1,0.2,0.4", "--seeds", "1"),
+        *("--set", "max_steps=900", "--set", "policy=once", "--launch", "sbatch --wait", "-o", str(tmp_path / "out")),
+    ]
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli", *words], cwd=tmp_path, text=True, env={**os.environ, **search},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    first, until = begin(), time.monotonic() + 300
+    while first.poll() is None and time.monotonic() < until and len([*trials.glob("*/record.parquet")]) < 3:
+        time.sleep(0.05)
+    first.terminate()
+    assert first.wait(120) == 130, first.stderr.read() if first.stderr else ""
+    before, stored = jobs.read_text().split(), {path.parent.name for path in trials.glob("*/record.parquet")}
+    assert 3 <= len(stored) < 9
+    second = begin()
+    assert second.wait(400) == 0, second.stderr.read() if second.stderr else ""
+    again = jobs.read_text().split()[len(before) :]
+    results = {each.trial_id: each for each in Store(tmp_path / "out").results()}
+    assert len(results) == 9
+    assert {Path(script).parent.name for script in again} == results.keys() - stored
+    for each in results.values():
+        size, lr = each.config.batch_size, each.config.lr
+        assert each.steps_to_target == pytest.approx((20 + 320 / size) * (1 + math.log2(lr / 0.2) ** 2 / 4), rel=0.02)

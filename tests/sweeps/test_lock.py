@@ -19,7 +19,7 @@ from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
 from sweeps.folder.processes import described
 from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
 from tests.sweeps.simulation import small_sweep
 

@@ -20,7 +20,7 @@ from cbs.trial.store import Store
 from sweeps.external import nodes
 from sweeps.external.run import run_command
 from sweeps.running import worker
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
 from tests.sweeps.test_external import PLACES, trainer, trial
 from tests.sweeps.test_kill import DEADLINE, ROOT

@@ -1,4 +1,4 @@
-"""How a run ended, in the words of other tools: MLflow, Optuna, Weights & Biases, Slurm, or one's own."""
+"""How a run ended, in the words of other tools: MLflow, Optuna, W&B, Slurm, SageMaker, Kubernetes, or one's own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ FINISHED = ("FINISHED", "COMPLETE", "COMPLETED", "DONE", "OK", "SUCCESS", "SUCCE
 """The curve of such a run says how it ended."""
 
 UNFINISHED = (
-    *("RUNNING", "SCHEDULED", "PENDING", "WAITING", "QUEUED", "PAUSED"),
+    *("RUNNING", "INPROGRESS", "IN_PROGRESS", "SCHEDULED", "PENDING", "WAITING", "QUEUED", "PAUSED", "STOPPED"),
     *("FAIL", "CRASHED", "ERROR", "KILLED", "CANCELLED", "CANCELED", "ABORTED", "TIMEOUT", "PREEMPTED", "PREEMPTING"),
+    *("NODE_FAIL", "BOOT_FAIL"),
 )
 KNOWN = frozenset({*FINISHED, *UNFINISHED, *TrialStatus})
 _BOTH = (TrialStatus.FAILED, TrialStatus.PRUNED)
@@ -34,7 +35,7 @@ def by_status(
     Words mean what ``--status`` says, or what they mean in other tools; where there are any of those, ``FAILED`` and
     ``PRUNED`` are theirs, too. A run that did not finish by a word of theirs is left out, with a note.
     """
-    words = [_word(each.get("status")) for each in facts]
+    words = [word_of(each.get("status")) for each in facts]
     for word, run in zip(words, runs, strict=True):
         if word and word not in KNOWN | settings.statuses.keys():
             raise DataError(
@@ -61,5 +62,7 @@ def by_status(
     return [run for run, _ in kept], [about for _, about in kept]
 
 
-def _word(cell: Any) -> str:
-    return "" if cells.empty(cell) else str(cell).strip().upper()
+def word_of(cell: Any) -> str:
+    """Return the status in a cell in capitals; empty if there is none."""
+    # Slurm says who: CANCELLED by 1000
+    return "" if cells.empty(cell) else str(cell).strip().upper().partition(" BY ")[0]

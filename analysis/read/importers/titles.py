@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from analysis.read import cells
 from analysis.read.importers.settings import Settings
-from analysis.read.importers.statuses import KNOWN
+from analysis.read.importers.statuses import KNOWN, word_of
 from analysis.read.table import Sheet
 from cbs.errors import DataError
 
@@ -40,7 +40,7 @@ def settled(table: Sheet, settings: Settings) -> Settings:
                 )
     if "status" not in {*settings.columns, *table.columns}:
         for title in table.columns:
-            words = {str(cell).strip().upper() for cell in table.columns[title] if not cells.empty(cell)}
+            words = {word for cell in table.columns[title] if (word := word_of(cell))}
             if title.lower() in ("status", "state") and words and words <= KNOWN | settings.statuses.keys():
                 return dataclasses.replace(settings, columns={**settings.columns, "status": title})
     return settings

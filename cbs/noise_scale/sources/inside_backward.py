@@ -23,6 +23,7 @@ from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
+from cbs.noise_scale.shared_inputs import SharedInputs
 from cbs.noise_scale.small_batch import CellSums, Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
@@ -93,7 +94,7 @@ class InsideBackward(Source):
         super().__init__(*args, **options)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
-        self._separation = Separation()
+        self._separation, self._inputs = Separation(), SharedInputs()
         self._coupling = Coupling(self._parameters, weights_known=callable(self._weights))
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled, self._draws = True, False, ""
@@ -142,7 +143,7 @@ class InsideBackward(Source):
                 self._separation.why_not = CHANGES
             elif replay is not None and len(units) > 1:
                 self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
-            self.uneven = self._coupling.uneven
+            self.uneven = "; ".join(filter(None, (self._coupling.uneven, self._inputs.told())))
             self._coupling.verify()
         self._steps += not self._separation.undecided
         return self._sums.whole()
@@ -182,6 +183,7 @@ class InsideBackward(Source):
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.active and in_training():
             self._cut.begin()
+            self._inputs.add(tensors_of((args, kwargs)), self.latest.units)
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:

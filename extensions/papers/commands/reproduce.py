@@ -59,7 +59,7 @@ def command(
     from extensions.papers.reproducing.reproduce import recipe_of, reproduce, store
     from extensions.papers.reproducing.telling import price_lines, verdict_lines
     from sweeps.outlook.progress import Progress
-    from sweeps.running.cluster import Resources
+    from sweeps.running.resources import Resources
     from sweeps.search.limits import Limits
 
     if not (0 < peak < math.inf and 0 < utilisation <= 1):

@@ -25,7 +25,7 @@ from extensions.papers.reproducing.readings import NoSuchNumber, doubts, read
 from sweeps.launching.loop import carry_out, prepare
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
-from sweeps.running.cluster import Resources
+from sweeps.running.resources import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep

@@ -258,7 +258,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
     command = [sys.executable, "-c", OFFLINE, str(folder), text]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    if answer.returncode:
+    if answer.returncode:  # it starts a service that listens on a socket, which sandboxes forbid
         pytest.skip(f"wandb cannot run here: {answer.stderr[-200:]}")
     return next(folder.rglob("*.wandb"))
 

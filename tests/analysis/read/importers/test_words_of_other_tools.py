@@ -40,6 +40,9 @@ def ends(report: ImportReport) -> dict[float, str]:
         ("state", ["COMPLETE", "PRUNED", "FAIL", "RUNNING", "COMPLETE"]),  # Optuna: trials_dataframe
         ("State", ["finished", "crashed", "failed", "running", "finished"]),  # W&B: the table of runs
         ("status", ["COMPLETED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY", "ok"]),  # Slurm: sacct
+        ("State", ["COMPLETED", "CANCELLED by 1000", "NODE_FAIL", "PREEMPTED", "COMPLETED"]),
+        ("Status", ["Completed", "Stopped", "Failed", "InProgress", "Completed"]),  # SageMaker: list-training-jobs
+        ("STATUS", ["Succeeded", "Failed", "Pending", "Running", "Succeeded"]),  # Kubernetes: kubectl get pods
     ],
 )
 def test_runs_that_did_not_finish_are_left_out_and_told(tmp_path: Path, title: str, words: list[str]) -> None:
@@ -50,7 +53,7 @@ def test_runs_that_did_not_finish_are_left_out_and_told(tmp_path: Path, title: s
     assert set(values.values()) <= {"OUT_OF_MEMORY"}
     (note,) = report.notes
     assert note.startswith(
-        f"left out {3 - len(values)} runs that did not finish, by the status: 1 {words[1].upper()}, "
+        f"left out {3 - len(values)} runs that did not finish, by the status: 1 {words[1].upper().split()[0]}, "
     )
 
 
@@ -98,9 +101,11 @@ TWICE = {"batch_size": 16, "lr": 1e-4, "examples": 4096, "loss": 2.0}
     [
         ({"learning_rate": 1e-3}, "lr"),  # W&B: the setting, and the last value of a schedule
         ({"params.peak_lr": 1e-3}, "lr"),
+        ({"optimizer/learning_rate": 1e-3}, "lr"),  # Hydra's groups in a table of W&B
         ({"min_lr": 1e-4}, "lr"),  # nanoGPT: where the schedule ends
         ({"gradient_accumulation_steps": 40}, "batch_size"),  # nanoGPT: batch_size is that of one pass
         ({"global_batch_size": 64}, "batch_size"),
+        ({"train.effective_batch_size": 64}, "batch_size"),
         ({"config/train_batch_size": 64}, "batch_size"),
     ],
 )
