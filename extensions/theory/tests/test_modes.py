@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extensions.theory.noisy_quadratic import METHODS, NoisyQuadratic, modes_of
-from tests.certified import noisy_quadratic as certified
+from extensions.theory.tests import certified
 from tests.references.noisy_quadratic import expected_losses, sampled_losses
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)

@@ -15,7 +15,7 @@ from analysis.present import presentation
 from cbs.errors import ConfigError
 from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, critical, curve
 from extensions.theory.quadratic import as_notebook, quadratic
-from tests.certified import noisy_quadratic as certified
+from extensions.theory.tests import certified
 
 CONFIG = AnalysisConfig(resamples=200)
 FACTORS = np.array([0.5, 1.0, 2.0])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extensions.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, passages, tuned
-from tests.certified import noisy_quadratic as certified
+from extensions.theory.tests import certified
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
 
