@@ -329,7 +329,7 @@ def plain_values(settings: Any) -> dict[str, Any]:
     Fields named in its ``unknown`` have the value :data:`UNKNOWN`.
     """
     data: dict[str, Any] = _plain(settings)
-    return data | dict.fromkeys(data.pop("unknown"), UNKNOWN)
+    return data | dict.fromkeys(data.pop("unknown", ()), UNKNOWN)
 
 
 def _plain(value: Any) -> Any:

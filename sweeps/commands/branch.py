@@ -159,7 +159,7 @@ def command(
         check_there(program["command"])
     if resources.launch:
         check_there(resources.launch, "--launch")
-    resources.check_devices(sweep.device, command=program["command"] is not None)
+    resources.check_devices(sweep.trial.device, command=program["command"] is not None)
     policy.check(sweep, limits=Limits(), source=None)
     for line in told_first(sweep, resources.cpus):
         note(line)
@@ -172,7 +172,7 @@ def command(
         Store(shown["output"] or Path("results")).check_writable()
     with errors.status("loading the data and timing a few steps"):
         plan = prepare(sweep, recipe, policy, output=shown["output"], resources=resources, note=note)
-    workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
+    workers = resources.parallel(0 if plan.sweep.trial.device == "cpu" else device.count())
     again = command_line()
     if shown["dry_run"]:
         report = policy.preview(plan.sweep, plan.folder, plan.cost, workers)

@@ -120,7 +120,7 @@ def command(
         check_there(program["command"])
     if resources.launch:
         check_there(resources.launch, "--launch")
-    resources.check_devices(sweep.device, command=program["command"] is not None)
+    resources.check_devices(sweep.trial.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])
     for line in told_first(sweep, resources.cpus):
         note(line)
@@ -148,7 +148,7 @@ def command(
             give_up=lambda: max(LEAST_TIMING, DRY_RUN_SECONDS - (time.monotonic() - began)) if dry_run else math.inf,
             note=note,
         )
-    workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
+    workers = resources.parallel(0 if plan.sweep.trial.device == "cpu" else device.count())
     again = command_line()
     if dry_run:
         if not outer and (plan.folder / MANIFEST).exists():

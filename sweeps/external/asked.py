@@ -20,7 +20,7 @@ from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variabl
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import OPEN, Sweep
 from sweeps.spec.workload import built, calling_theirs
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
@@ -50,10 +50,10 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
-        if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.seeds) > 1:
+        if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.axes.seeds) > 1:
             raise ConfigError(
-                f"--command has no {{seed}}: {len(sweep.seeds)} seeds would be one run, counted several times; add it, "
-                "or give --seeds 1"
+                f"--command has no {{seed}}: {len(sweep.axes.seeds)} seeds would be one run, counted several times; "
+                "add it, or give --seeds 1"
             )
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
         sweep = _within(sweep, budgets) if finds else sweep
@@ -61,13 +61,13 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
     sweep = override(sweep, [*probe, *asked["settings"]])
     if program["metric"] is not None:
-        sweep = sweep.replace(metric=program["metric"], target=None)
+        sweep = sweep.replace(metric=program["metric"], target=OPEN)
     if amounts is None:
         return sweep
     per_example = None
     if amounts[1]:
         with calling_theirs():
-            per_example = built(sweep.workload).tokens_per_example
+            per_example = built(sweep.trial.workload).tokens_per_example
     budgets = in_examples(*amounts, per_example)
     return (_within(sweep, budgets) if finds else sweep).replace(budgets=budgets)
 
@@ -75,8 +75,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
 def _within(sweep: Sweep, budgets: Sequence[int]) -> Sweep:
     """Return the sweep with those of its batch sizes whose warmup ends within the smallest budget; at least one."""
     least = min(budgets, default=math.inf)
-    sizes = [size for size in sweep.batch_sizes if max(size, sweep.schedule.at(size).warmup_examples + 1) <= least]
-    return sweep.replace(batch_sizes=tuple(sizes) or sweep.batch_sizes[:1])
+    sizes = [size for size in sweep.axes.batch_sizes if max(size, sweep.schedule.at(size).warmup_examples + 1) <= least]
+    return sweep.replace(batch_sizes=tuple(sizes) or sweep.axes.batch_sizes[:1])
 
 
 _INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")
@@ -108,17 +108,17 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
         sweep: the sweep.
         cores: number of cores of a trial.
     """
-    if sweep.workload.name != COMMAND:
+    if sweep.trial.workload.name != COMMAND:
         return []
-    trainer = ExternalTrainer.of(sweep.workload)
+    trainer = ExternalTrainer.of(sweep.trial.workload)
     lines = [f"each trial has {plural(cores, 'core')} (OMP_NUM_THREADS={cores}); --set cpus_per_trial=N gives it more"]
     if "seed" not in trainer.places:
         lines.append(
             "the command has no {seed}: every trial runs once, and as no seeds show how much runs scatter, the "
             "intervals are wide"
         )
-    own = [choice.name for choice in sweep.optimizers if choice.name not in OPTIMIZERS]
-    if own and not sweep.lrs and sweep.lr_rule is None:
+    own = [choice.name for choice in sweep.axes.optimizers if choice.name not in OPTIMIZERS]
+    if own and not sweep.axes.lrs and sweep.axes.lr_rule is None:
         lines.append(f"{', '.join(own)}: the search starts at learning rates of AdamW; --lrs gives others")
     if trainer.reads == "wandb":
         lines.append(

@@ -63,33 +63,33 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
     """
-    if sweep.within is not None and not sweep.budgets:
+    if sweep.search.within is not None and not sweep.budgets:
         raise ConfigError("within is a difference of the metric at equal budgets: also give --budget, or leave it out")
-    if sweep.workload.name == COMMAND:
+    if sweep.trial.workload.name == COMMAND:
         return sweep
-    workload = built(sweep.workload)
+    workload = built(sweep.trial.workload)
     if target is not None or sweep.target is None:
         sweep = sweep.replace(target=target_of(workload, sweep, target))
-    further = [replace(each, direction=_direction(workload, each.metric)) for each in sweep.further_targets]
+    further = [replace(each, direction=_direction(workload, each.metric)) for each in sweep.trial.further_targets]
     sweep = sweep.replace(further_targets=tuple(further))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
-    for one, other in itertools.combinations(sweep.optimizers, 2):
+    for one, other in itertools.combinations(sweep.axes.optimizers, 2):
         if _alike(one, other):
             raise ConfigError(
                 f"{one} and {other} are the same run, as all options that differ have their defaults: leave one out"
             )
     for text, choice in sweep.choices.items():
         optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])
-        if sweep.probe is not None:
-            build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
-        check_clipping(optimizer, sweep.clip_norm)
-        if sweep.averaging is not None:
-            build_averaging(sweep.averaging, model, optimizer)
-        if sweep.parent is not None:
-            check_parent(workload, sweep.trial(Cell(text, sweep.batch_sizes[0], 0), sweep.lr_grid(text)[0]))
+        if sweep.trial.probe is not None:
+            build_probe(sweep.trial.probe, model, optimizer, sweep.axes.batch_sizes[0]).detach()
+        check_clipping(optimizer, sweep.trial.clip_norm)
+        if sweep.trial.averaging is not None:
+            build_averaging(sweep.trial.averaging, model, optimizer)
+        if sweep.start.parent is not None:
+            check_parent(workload, sweep.trial_at(Cell(text, sweep.axes.batch_sizes[0], 0), sweep.lr_grid(text)[0]))
     for study in sweep.studies():
-        trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0)
+        trial = sweep.trial_at(Cell(study.optimizer, study.batch_size, 0), 1.0)
         build_schedule(trial.schedule)
         planned = build_batch_schedule(trial.batch_schedule, run_of(trial, workload.tokens_per_example))
         if isinstance(planned, ClosedLoop) and trial.probe is None:
@@ -142,10 +142,10 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
 
     The same command always gives the same folder, and other optimizers or batch sizes with the same protocol share it.
     """
-    workload = sweep.workload.name.rpartition(":")[2]
+    workload = sweep.trial.workload.name.rpartition(":")[2]
     if workload == COMMAND:
         return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
-    names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
+    names = [recipe.name, *([workload] if sweep.trial.workload.name != recipe.trial.workload.name else [])]
     if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
         return results / recipe.name
     return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
@@ -244,12 +244,12 @@ def sweep(
 def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
     """Return whether a stored trial need not run again. It must if a checkpoint to keep is missing, unless it
     diverged."""
-    if not result.status.final or not sweep.keep or result.status is TrialStatus.DIVERGED:
+    if not result.status.final or not sweep.start.keep or result.status is TrialStatus.DIVERGED:
         return result.status.final
     cell, config = Cell.of(result.config), result.config
-    if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
+    if cell.optimizer not in sweep.choices or sweep.trial_at(cell, config.lr) != config:
         return True  # a trial that this sweep does not ask for
-    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
+    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.start.keep)
 
 
 @contextlib.contextmanager

@@ -358,7 +358,7 @@ def asked_resolved() -> Sweep:
 
 
 def test_checkpoints_of_other_runs_take_the_place_of_a_trunk(tmp_path: Path, started: list[str]) -> None:
-    model = build_workload(asked().workload).build_model()
+    model = build_workload(asked().trial.workload).build_model()
     for at, scale in ((80, 1.0), (160, 0.5)):
         torch.save(
             {"model": {name: value * scale for name, value in model.state_dict().items()}}, tmp_path / f"{at}.pt"

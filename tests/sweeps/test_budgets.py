@@ -28,17 +28,16 @@ from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import OPEN, Sweep
 from tests.sweeps.alone import without_ray
 from tests.sweeps.simulation import small_sweep
 
 
 def tiny(**changes: object) -> Sweep:
     """SGD on a small noisy quadratic, two sizes of a learning rate that the rule says."""
-    base = dataclasses.replace(
-        small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=None),
-        workload=dataclasses.replace(small_sweep().workload, options={"dimension": 20}),
-        optimizers=(dataclasses.replace(small_sweep().optimizers[0], name="sgd"),),
+    base = small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=OPEN).replace(
+        workload=dataclasses.replace(small_sweep().trial.workload, options={"dimension": 20}),
+        optimizers=(dataclasses.replace(small_sweep().axes.optimizers[0], name="sgd"),),
         schedule=ScheduleRule(warmup_steps=1),
         lr_rule=parse_lr_rule("linear:0.02@4"),
     )
@@ -161,14 +160,14 @@ def test_no_trial_is_pruned_and_the_protocol_says_that_none_stops_at_the_target(
     assert "stops_at_target" not in small_sweep().protocol()
     other = tiny(budgets=(800,), within=0.5, lr_rule=parse_lr_rule("4:0.1,32:0.2"))
     assert other.protocol_fingerprint == tiny().protocol_fingerprint
-    assert union(tiny().axes(), other.axes())["budgets"] == [400, 800]
-    assert union(tiny().axes(), other.axes())["lr_rule"] == ["linear:0.02@4", "4:0.1,32:0.2"]
+    assert union(tiny().axes.to_json(), other.axes.to_json())["budgets"] == [400, 800]
+    assert union(tiny().axes.to_json(), other.axes.to_json())["lr_rule"] == ["linear:0.02@4", "4:0.1,32:0.2"]
 
 
 @pytest.fixture(scope="module")
 def config() -> TrialConfig:
     (cell, *_) = Search(resolve(tiny())).cells()
-    return resolve(tiny()).trial(cell, 0.02)
+    return resolve(tiny()).trial_at(cell, 0.02)
 
 
 def test_a_trial_trains_past_its_target_until_the_budget_is_spent(config):

@@ -26,14 +26,14 @@ class MoreSeeds(Policy):
 
     def sweeps(self, sweep, folder, limits, note):
         first = yield sweep, folder
-        more = yield sweep.replace(seeds=(*sweep.seeds, 101)), folder / "more"
+        more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101)), folder / "more"
         note("one seed more has run")
         return outcome(first, folder, [more], limits)
 
 
 def ran(seen: list[tuple[tuple[int, ...], Path]]):
     def run(part: Sweep, place: Path) -> Search:
-        seen.append((part.seeds, place))
+        seen.append((part.axes.seeds, place))
         search = Search(part)
         run_search(search)
         return search

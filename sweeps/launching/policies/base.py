@@ -44,7 +44,7 @@ class Policy(ABC):
             class MoreSeeds(Policy):
                 def sweeps(self, sweep, folder, limits, note):
                     first = yield sweep, folder
-                    more = yield sweep.replace(seeds=(*sweep.seeds, 101, 102, 103)), folder
+                    more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101, 102, 103)), folder
                     note("three more seeds have run")
                     return outcome(first, folder, [more], limits)
     """

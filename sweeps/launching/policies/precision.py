@@ -19,7 +19,6 @@ from sweeps.launching.policies.base import SweepReport, Sweeps
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
-from sweeps.spec.axes import pooled
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
@@ -73,13 +72,13 @@ class Precision(Rounds):
             raise ConfigError(f"--max-runs must be above 0, got {self.runs:g}")
         if sweep.budgets:
             raise ConfigError("--precision is about the critical batch size, which needs a target: leave out --budget")
-        if "batch_schedules" in sweep.axes():
+        if "batch_schedules" in sweep.axes.to_json():
             raise ConfigError(
                 "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
             )
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
-        return first_sizes(sweep, sweep.seeds[:1]) if self.finds else super().first(sweep)
+        return first_sizes(sweep, sweep.axes.seeds[:1]) if self.finds else super().first(sweep)
 
     def preview(
         self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
@@ -91,7 +90,7 @@ class Precision(Rounds):
         from analysis.estimate.suggest import suggest
 
         assert self.goal is not None
-        answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.seeds) == 1)
+        answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.axes.seeds) == 1)
         narrow = {text: half_width(answer.interval) <= self.goal for text, answer in answers.items()}
         # a round keeps all workers busy and decides no more than that: what it shows says what is worth running next;
         # the trials of an optimizer do not depend on whether others are done
@@ -102,7 +101,7 @@ class Precision(Rounds):
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
         prices = {text: paid(answer, ran.values(), text) for text, answer in answers.items()}
         judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
-        for text, label in sweep.labels.items():
+        for text, label in sweep.axes.labels.items():
             answer = answers.get(text)
             if answer is None:
                 judged.reasons[label] = "it has no trials that can be read"
@@ -113,7 +112,7 @@ class Precision(Rounds):
                     judged.reasons[label] = f"the interval is narrow enough, but: {verdict}"
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow[text] else f"verdict: {verdict}"
-            why, seeds = stop, None if self.more_seeds else sweep.seeds
+            why, seeds = stop, None if self.more_seeds else sweep.axes.seeds
             wish = None if why else suggest(answer, self.goal, seeds, most, least)
             # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
             edges = wish is not None and wish.lrs is None and bool(wish.edges)
@@ -149,9 +148,9 @@ class Precision(Rounds):
         from analysis.estimate.estimates import answers
         from analysis.read.results import load
 
-        alone = any(len(search.sweep.batch_sizes) == 1 for search in self.searches)
+        alone = any(len(search.sweep.axes.batch_sizes) == 1 for search in self.searches)
         by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=alone)}
-        groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
+        groups = {text: str(sweep.axes.pooled(choice)) for text, choice in sweep.choices.items()}
         return {text: by_choice[group] for text, group in groups.items() if group in by_choice}
 
     def told(self, estimate: dict[str, Any]) -> str:
@@ -216,7 +215,7 @@ def _as_run(single: bool) -> set[Verdict]:
 def _estimate(sweep: Sweep, text: str, answer: Answer, price: dict[str, Any]) -> dict[str, Any]:
     width = half_width(answer.interval)
     return {
-        "optimizer": sweep.labels[text],
+        "optimizer": sweep.axes.labels[text],
         "critical_batch_size": answer.critical_batch_size,
         "interval": list(answer.interval),
         "half_width": width if math.isfinite(width) else None,

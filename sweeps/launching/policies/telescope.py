@@ -57,19 +57,19 @@ class Telescope(Policy):
                 "policy telescope looks for learning rates, not for B_crit, in a fixed number of trials: leave it out, "
                 "or --max-time and --max-examples"
             )
-        if sweep.tuned or source is not None:
+        if sweep.axes.tuned or source is not None:
             raise ConfigError("policy telescope tunes learning rates only, on grids: leave out --axis and --from")
-        if sweep.workload.name == COMMAND:
+        if sweep.trial.workload.name == COMMAND:
             raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
-        if sweep.budgets or sweep.lr_rule is not None:
+        if sweep.budgets or sweep.axes.lr_rule is not None:
             raise ConfigError("policy telescope tunes learning rates to a target: leave out --budget and --lr-rule")
-        if sweep.further_targets:
+        if sweep.trial.further_targets:
             raise ConfigError("policy telescope tunes learning rates to one target: leave out --set target.METRIC")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
             at_width, telescoped = stages(sweep, self.widths), {}
-        for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
+        for choice, batch_size in product(sweep.axes.optimizers, sweep.axes.batch_sizes):
             one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
             (study,) = one.studies()
             telescoped[study] = yield from self._telescoped(one, study, at_width, folder)
@@ -82,11 +82,11 @@ class Telescope(Policy):
         self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
     ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
         """Run the stages of one optimizer at one batch size."""
-        plan = telescope(self.widths, first(one, study), len(one.seeds))
+        plan = telescope(self.widths, first(one, study), len(one.axes.seeds))
         try:
             width, lrs = next(plan)
             while True:
-                stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
+                stage = one.replace(workload=at_width[width].trial.workload, expected=None, lrs=lrs)
                 search = yield stage, folder / f"width-{width}"
                 width, lrs = plan.send(search.table(study))
         except StopIteration as end:
@@ -103,7 +103,7 @@ class Telescope(Policy):
 
 def first(sweep: Sweep, study: StudyKey) -> tuple[float, ...]:
     """Return the learning rates of the first width."""
-    return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
+    return sweep.axes.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
 
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
@@ -113,11 +113,11 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
         ConfigError: if the widths do not increase, or the model does not scale learning rates with width as in muP.
     """
     check_widths(widths)
-    if len(sweep.axes().get("batch_schedules", ())):
+    if len(sweep.axes.to_json().get("batch_schedules", ())):
         raise ConfigError("telescoping needs a constant batch size: leave out --schedule, or the policy")
     by_width, ratios = {}, set()
     for width in widths:
-        workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
+        workload = Choice(name=sweep.trial.workload.name, options={**sweep.trial.workload.options, "width": width})
         by_width[width] = resolve(sweep.replace(workload=workload, expected=None))
         model = built(workload).build_model()
         ratios.add(
@@ -140,7 +140,7 @@ def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]
         "output": str(output),
         "widths": list(widths),
         "lrs": {study.optimizer: list(lrs) for study, lrs in grids.items()},
-        "trials": sum(len(lrs) + later for lrs in grids.values()) * len(sweep.seeds),
+        "trials": sum(len(lrs) + later for lrs in grids.values()) * len(sweep.axes.seeds),
     }
 
 
