@@ -18,10 +18,14 @@ from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of
 from sweeps.spec.budgets import in_examples, parse_budgets
+from sweeps.spec.combinations import refuse
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import OPEN, Sweep
 from sweeps.spec.workload import built, calling_theirs
+
+_FLAGS = {"columns": "column", "from_": "from"}
+"""Options whose parameters have other names."""
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
@@ -38,6 +42,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     Raises:
         ConfigError: if an option cannot be parsed, or two contradict each other.
     """
+    given = {**asked, **program, "reads": None if program["reads"] == REPORT else program["reads"]}
+    refuse({f"--{_FLAGS.get(name, name).replace('_', '-')}" for name, value in given.items() if value})
     axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
     if asked["from_checkpoint"] is not None:
@@ -47,7 +53,6 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         **program,
         target=0.0 if amounts and asked["target"] is None else asked["target"],
         optimizers=asked["optim"],
-        refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
         if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.axes.seeds) > 1:
@@ -138,31 +143,22 @@ def told_secrets(command: str) -> list[str]:
     ]
 
 
-def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:
+def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTrainer | None:
     """Return the external program that trains; ``None`` if no command is given.
 
     Args:
         optimizers: value of ``--optim``.
-        refused: options that do not apply to an external program, by name, with their values.
         given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
     Raises:
-        ConfigError: if options are missing (the message names all of them), or one does not apply.
+        ConfigError: if options are missing; the message names all of them.
     """
     from analysis.options import pairs
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")
     if not given["command"]:
-        known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
-        known = [name for name in known if name != "metric"]  # which also applies to workloads
-        if known:
-            flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
-            raise ConfigError(f"--{flag} belongs to --command, the program that trains")
         return None
-    for flag, value in refused.items():
-        if value:
-            raise ConfigError(f"{flag} does not go with --command: the program has its own model and data")
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     if absent:

@@ -63,8 +63,6 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
     """
-    if sweep.search.within is not None and not sweep.budgets:
-        raise ConfigError("within is a difference of the metric at equal budgets: also give --budget, or leave it out")
     if sweep.trial.workload.name == COMMAND:
         return sweep
     workload = built(sweep.trial.workload)

@@ -65,7 +65,7 @@ class Axes:
         for lr in self.lrs or ():
             if not (math.isfinite(lr) and lr > 0):
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
-        for batch_size in self.batch_sizes if self.lr_rule is not None and self.lrs is None else ():
+        for batch_size in self.batch_sizes if self.lr_rule is not None else ():
             self.lr_rule.at(batch_size)  # type: ignore[union-attr]
 
     @functools.cached_property

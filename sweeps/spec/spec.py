@@ -153,11 +153,7 @@ class Sweep:
     usual_precision: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.axes.lr_rule is not None and self.axes.lrs is not None:
-            raise ConfigError("--lrs are tried at every batch size, --lr-rule gives one for each: leave one out")
         if self.budgets:
-            if self.trial.further_targets:
-                raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")
             continued = self.start.parent is not None and bool(self.start.parent.examples)
             check_budget(self.budgets[0], self.axes.batch_sizes[-1], None if continued else self.schedule)
         build_diagnostics(self.trial.diagnostics, compiled=self.trial.compile)

@@ -14,7 +14,6 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import output_folder, resolve
-from sweeps.launching.policies.telescope import planned
 from sweeps.outlook.remaining import outlook
 from sweeps.outlook.report import dry_run_report
 from sweeps.search.search import Search
@@ -118,11 +117,6 @@ def test_what_cannot_run_is_refused_before_anything_does(schedule: str, changes:
 def test_a_schedule_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="batch_schedules holds a value twice"):
         tiny(SEESAW, SEESAW)
-
-
-def test_learning_rates_do_not_telescope_under_a_schedule(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="constant batch size"):
-        planned(tiny(SEESAW), (8, 16), tmp_path)
 
 
 def test_a_dry_run_tells_the_learning_rates_of_every_schedule(tmp_path: Path) -> None:

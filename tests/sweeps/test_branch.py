@@ -427,7 +427,6 @@ def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_no
         ({"batch_sizes": (8, 16)}, "--trunk-batch"),
         ({"lrs": (0.1, 0.2)}, "one learning rate"),
         ({"budgets": (320, 640)}, "needs --budget"),
-        ({"batch_schedules": (Choice(name="seesaw"),)}, "leave out batch schedules"),
         ({"averaging": Choice(name="ema", options={"decay": 0.9})}, "give half_life=EXAMPLES instead of decay"),
     ],
 )

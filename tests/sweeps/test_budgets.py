@@ -19,7 +19,6 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import union
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines
@@ -138,7 +137,6 @@ def test_other_rules_are_refused_in_one_line(text):
         ({"schedule": ScheduleRule(warmup_steps=100)}, "the warmup takes 3,200 examples at batch size 32"),
         ({"schedule": ScheduleRule(name="cosine", warmup_steps=1, decay_examples=401)}, "decays for 401 examples"),
         ({"within": -0.1}, "within, a difference of the metric, must be above 0"),
-        ({"lrs": (0.1,)}, "leave one out"),
         ({"batch_sizes": (4, 64), "lr_rule": parse_lr_rule("4:0.1")}, "no learning rate for batch size 64"),
     ],
 )
@@ -220,11 +218,6 @@ def test_a_limit_ends_it_between_budgets(tmp_path):
     decaying = tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1))
     report = ran(decaying, tmp_path / "a", limits=Limits(examples=0.0))
     assert {study["budget"] for study in report.content["studies"]} == {200}
-
-
-def test_what_looks_for_a_critical_batch_size_refuses_budgets():
-    with pytest.raises(ConfigError, match="leave out --budget"):
-        POLICIES["precision"]().check(tiny(), limits=Limits(), source=None)
 
 
 def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):

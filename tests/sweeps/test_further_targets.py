@@ -18,7 +18,6 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
@@ -97,10 +96,6 @@ def test_a_sweep_takes_them_by_setting() -> None:
     assert resolved.trial.further_targets[0].direction == resolved.target.direction
     with pytest.raises(ConfigError, match=r"expected the value of gradient_norm to train to, got 'low'"):
         override(small_sweep(), ["target.gradient_norm=low"])
-    with pytest.raises(ConfigError, match=r"leave out --set target\.METRIC"):
-        asked.replace(budgets=(4000,))
-    with pytest.raises(ConfigError, match=r"one target: leave out --set target\.METRIC"):
-        POLICIES.make("telescope", widths=(16, 32)).check(asked, limits=Limits(), source=None)
 
 
 def simulated(config: TrialConfig) -> TrialResult:

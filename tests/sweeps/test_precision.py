@@ -359,8 +359,6 @@ def test_bad_input_is_one_line(tmp_path):
     for goal in (0.0, -1.0, math.nan, math.inf, 15.0):  # the last: 15 %
         with pytest.raises(ConfigError, match="--precision must be above 0 and at most 1"):
             Precision(goal).check(SMALL, limits=Limits(), source=None)
-    with pytest.raises(ConfigError, match="leave out --schedule"):
-        Precision(0.1).check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
     with pytest.raises(ConfigError, match="--max-runs must be above 0"):
         Precision(0.1, runs=0.0).check(SMALL, limits=Limits(), source=None)
     for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):

@@ -63,9 +63,8 @@ def write(root: Path, sweep: Sweep, parameters: int) -> None:
     store.prepare()
     sweep = sweep.replace(seeds=tuple(range(SEEDS)))
     if sweep.target is None:
-        metric = sweep.metric or (
-            "validation_accuracy" if "accuracy" in str(sweep.trial.workload) else "validation_loss"
-        )
+        own = "validation_accuracy" if "accuracy" in str(sweep.trial.workload) else "validation_loss"
+        metric = sweep.metric or own
         sweep = sweep.replace(target=dataclasses.replace(TARGET, metric=metric))
     if "accuracy" in str(sweep.trial.workload):
         sweep = sweep.replace(target=dataclasses.replace(sweep.target, direction="above"))  # type: ignore[type-var]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cbs.errors import ConfigError
 from cbs.training.birth import check_parent
@@ -78,6 +78,12 @@ class Branch(Policy):
         within: excess loss up to which a branch has not lost in that test, in the unit of the metric.
     """
 
+    asked_as = "cbs branch"
+    excludes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--lr-rule", "--axis", "--from"), "a trunk has one learning rate, and nothing is tuned"),
+        "--schedule": "branches measure one batch size at a time",
+    }
+
     def __init__(
         self,
         at: str = AT,
@@ -104,20 +110,14 @@ class Branch(Policy):
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        super().check(sweep, limits=limits, source=source)
         if len(sweep.axes.batch_sizes) != 1:
             raise ConfigError(
                 f"branches start from runs at one batch size, got {len(sweep.axes.batch_sizes)}: give it with "
                 "--trunk-batch"
             )
-        if (
-            sweep.axes.lr_rule is not None
-            or len(sweep.axes.lrs or (1.0,)) != 1
-            or sweep.axes.tuned
-            or source is not None
-        ):
+        if len(sweep.axes.lrs or (1.0,)) != 1:
             raise ConfigError("a trunk has one learning rate, given with --lr; nothing is searched or tuned")
-        if sweep.axes.to_json().get("batch_schedules"):
-            raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
         if sweep.trial.averaging is not None and "decay" in sweep.trial.averaging.options:
             raise ConfigError(
                 f"averaging={sweep.trial.averaging} spans k times as many examples in a branch of k times the batch "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
-from sweeps.search.limits import Limits
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
@@ -34,8 +33,15 @@ class EqualBudgets(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
+    needs: ClassVar[Mapping[str, str]] = {"--budget": "it compares losses at equal budgets"}
+    excludes: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--lrs", "--lr-rule", "--set search=grid", "--schedule"), "it searches learning rates"
+    )
+
     def __init__(self, goal: float | None = None, finds: bool = False, more_seeds: bool = True) -> None:
         super().__init__(goal)
+        self.asked_as = "a sweep of budgets that finds its batch sizes" if finds else "--precision"
+        self.remedy = "leave that out, or give --batch-sizes" if finds else Rounds.remedy
         self.finds, self.more_seeds = finds, more_seeds
 
     def asked(self) -> dict[str, Any]:
@@ -49,18 +55,6 @@ class EqualBudgets(Rounds):
         while sizes[0] > 1 and not _fits(sweep, sizes[-1], sweep.budgets[0]):
             sizes = [size // 2 for size in sizes]
         return [part | {"batch_sizes": sizes}]
-
-    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if not sweep.budgets:
-            raise ConfigError("policy equal_budgets needs a --budget")
-        if self.goal is not None and not 0.0 < self.goal <= 1.0:
-            raise ConfigError(
-                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
-            )
-        if sweep.exhaustive or "batch_schedules" in sweep.axes.to_json():
-            asked = "a sweep of budgets that finds its batch sizes" if self.finds else "--precision"
-            other = ", or give --batch-sizes" if self.finds else ""
-            raise ConfigError(f"{asked} searches learning rates: leave out --lrs, --lr-rule and --schedule{other}")
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         judged, answers = Judgement(), _look(sweep, folder)

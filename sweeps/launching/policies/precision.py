@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +48,12 @@ class Precision(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
+    asked_as = "--precision"
+    excludes: ClassVar[Mapping[str, str]] = {
+        "--budget": "it is about the critical batch size, which needs a target",
+        "--schedule": "it is about the critical batch size, which needs constant ones",
+    }
+
     def __init__(
         self,
         goal: float = Sweep.usual_precision,
@@ -63,19 +69,9 @@ class Precision(Rounds):
         return super().asked() | {"finds": self.finds}
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        assert self.goal is not None
-        if not 0.0 < self.goal <= 1.0:
-            raise ConfigError(
-                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
-            )
+        super().check(sweep, limits=limits, source=source)
         if not self.runs > 0:
             raise ConfigError(f"--max-runs must be above 0, got {self.runs:g}")
-        if sweep.budgets:
-            raise ConfigError("--precision is about the critical batch size, which needs a target: leave out --budget")
-        if "batch_schedules" in sweep.axes.to_json():
-            raise ConfigError(
-                "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
-            )
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         return first_sizes(sweep, sweep.axes.seeds[:1]) if self.finds else super().first(sweep)

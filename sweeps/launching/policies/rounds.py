@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import ResultsError, reason
+from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -104,6 +104,13 @@ class Rounds(Policy):
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
         self.workers = 1
+
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if self.goal is not None and not 0.0 < self.goal <= 1.0:
+            raise ConfigError(
+                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
+            )
+        super().check(sweep, limits=limits, source=source)
 
     @abstractmethod
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:

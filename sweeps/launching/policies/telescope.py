@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
 from cbs.registry.parsing import parse_batch_sizes
-from cbs.trial.config import COMMAND, Choice
+from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
@@ -45,26 +45,19 @@ class Telescope(Policy):
     """
 
     timed = False
+    asked_as = "--set policy=telescope"
+    excludes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--max-time", "--max-examples"), "it runs a fixed number of trials"),
+        **dict.fromkeys(("--axis", "--from"), "it tunes learning rates only, on grids"),
+        **dict.fromkeys(("--budget", "--lr-rule", "--set target.METRIC"), "it tunes learning rates to one target"),
+        "--command": "it builds models of several widths itself",
+        "--schedule": "it needs constant batch sizes",
+    }
 
     def __init__(self, widths: Sequence[int] | str) -> None:
         self.widths = (
             parse_batch_sizes(widths, "widths of policy telescope") if isinstance(widths, str) else tuple(widths)
         )
-
-    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
-            raise ConfigError(
-                "policy telescope looks for learning rates, not for B_crit, in a fixed number of trials: leave it out, "
-                "or --max-time and --max-examples"
-            )
-        if sweep.axes.tuned or source is not None:
-            raise ConfigError("policy telescope tunes learning rates only, on grids: leave out --axis and --from")
-        if sweep.trial.workload.name == COMMAND:
-            raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
-        if sweep.budgets or sweep.axes.lr_rule is not None:
-            raise ConfigError("policy telescope tunes learning rates to a target: leave out --budget and --lr-rule")
-        if sweep.trial.further_targets:
-            raise ConfigError("policy telescope tunes learning rates to one target: leave out --set target.METRIC")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
@@ -113,8 +106,6 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
         ConfigError: if the widths do not increase, or the model does not scale learning rates with width as in muP.
     """
     check_widths(widths)
-    if len(sweep.axes.to_json().get("batch_schedules", ())):
-        raise ConfigError("telescoping needs a constant batch size: leave out --schedule, or the policy")
     by_width, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.trial.workload.name, options={**sweep.trial.workload.options, "width": width})
