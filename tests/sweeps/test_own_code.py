@@ -254,7 +254,7 @@ def config(workload: str = "Line", optimizer: str = "adamw", **changes: Any) -> 
 
 def told(workload: str = "Line", optimizer: str = "adamw") -> list[str]:
     asked = config(workload, optimizer)
-    return list(doubts(asked, build_workload(asked.trial.workload)))
+    return list(doubts(asked, build_workload(asked.workload)))
 
 
 @pytest.mark.parametrize("workload", ["Line", "RandomSubset", "NoisyLosses"])

@@ -39,6 +39,7 @@ class Policy(ABC):
 
     Attributes:
         timed: whether the steps of the requested sweep are timed beforehand.
+        stored: whether the folder of the requested sweep holds its own trials.
         asked_as: what a user asks for who gets this policy.
         excludes: what does not combine with the policy, by its name in :mod:`sweeps.spec.combinations` or the option of
             a start or a limit, with the reason.
@@ -57,6 +58,7 @@ class Policy(ABC):
     """
 
     timed: ClassVar[bool] = True
+    stored: ClassVar[bool] = True
     asked_as: str = "the policy"
     excludes: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[Mapping[str, str]] = {}

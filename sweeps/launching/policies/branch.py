@@ -78,6 +78,7 @@ class Branch(Policy):
         within: excess loss up to which a branch has not lost in that test, in the unit of the metric.
     """
 
+    stored = False
     asked_as = "cbs branch"
     excludes: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("--lr-rule", "--axis", "--from"), "a trunk has one learning rate, and nothing is tuned"),
