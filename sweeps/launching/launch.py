@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,25 +185,11 @@ def sweep(
         Unfinished: if Ray dies and cannot be started again.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
-    resources, progress = resources or Resources(), progress or Progress.silent()
-    store = Store(output)
-    try:
+    resources, progress, store = resources or Resources(), progress or Progress.silent(), Store(output)
+    with _telling_how_to_go_on(output, command):
         store.create()
         with Lock(store, command, progress.standing) as lock, Tracking(trackers, store, progress.note) as tracking:
-            store.prepare()
-            manifest = merged_manifest(store, sweep, command)
-            there = [result for result in store.sound_results(progress.note) if _finished(result, sweep, store)]
-            search = Search(sweep, there)
-            *earlier, run_of_now = manifest["runs"]
-            if earlier and search.done:
-                manifest["runs"] = earlier  # nothing is left to run, and when it was measured stays
-            elif changes := run_of_now.get("code_changes"):
-                progress.note(
-                    f"{output} holds trials run by different code ({', '.join(changes)}); sweep.json lists them"
-                )
-            store.write_manifest(manifest)
-            for result in there:
-                check_start(result)
+            search, there = _stored(store, sweep, command, progress.note)
 
             def last_words() -> None:
                 how = _again(output, command)
@@ -213,30 +199,60 @@ def sweep(
             observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
             run = SweepRun(search, store, resources.trial_timeout or patience, observers, last_words)
             run.find(there)
-
-            def record() -> None:
-                if (output / MANIFEST).exists():  # otherwise the folder was removed meanwhile
-                    write_reasons(reasons(run.search), output)
-
             with _continuing(output, command):
-                if not run.over:
-                    from sweeps.running.dispatch import run_search
+                _run(run, resources, ahead)
+    return run.search
 
-                    try:
-                        run_search(run, resources, ahead)
-                    except BaseException:
-                        with contextlib.suppress(ResultsError):  # the other error is the one to tell
-                            record()
-                        raise
-                    record()
-                run.settle()
-                if run.fatal is not None:
-                    raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
+
+def _stored(store: Store, sweep: Sweep, command: str, note: Callable[[str], None]) -> tuple[Search, list[TrialResult]]:
+    """Write the manifest, and return the search with the trials that need not run again, each checked."""
+    store.prepare()
+    manifest = merged_manifest(store, sweep, command)
+    there = [result for result in store.sound_results(note) if _finished(result, sweep, store)]
+    search = Search(sweep, there)
+    *earlier, run_of_now = manifest["runs"]
+    if earlier and search.done:
+        manifest["runs"] = earlier  # nothing is left to run, and when it was measured stays
+    elif changes := run_of_now.get("code_changes"):
+        note(f"{store.root} holds trials run by different code ({', '.join(changes)}); sweep.json lists them")
+    store.write_manifest(manifest)
+    for result in there:
+        check_start(result)
+    return search, there
+
+
+def _run(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
+    """Run what is missing, and write why every trial was run."""
+    folder = run.store.root
+
+    def record() -> None:
+        if (folder / MANIFEST).exists():  # otherwise the folder was removed meanwhile
+            write_reasons(reasons(run.search), folder)
+
+    if not run.over:
+        from sweeps.running.dispatch import run_search
+
+        try:
+            run_search(run, resources, ahead)
+        except BaseException:
+            with contextlib.suppress(ResultsError):  # the other error is the one to tell
+                record()
+            raise
+        record()
+    run.settle()
+    if run.fatal is not None:
+        raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
+
+
+@contextlib.contextmanager
+def _telling_how_to_go_on(output: Path, command: str) -> Iterator[None]:
+    """Say how to continue where the sweep was stopped, or Ray cannot be started again."""
+    try:
+        yield
     except Unfinished as error:
         raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; {_again(output, command)}") from None
-    return run.search
 
 
 def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
