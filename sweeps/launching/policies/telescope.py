@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
+
+from rich.console import Console
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
@@ -179,18 +182,37 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
+    from analysis.present.table import Column, Table
+    from analysis.present.terminal import show
+
     lines = []
     for study in content["studies"]:
-        lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}")
-        lines.append(f"{'width':>7}{'tried':>7}{'best LR':>11}{'optimum':>11}{'steps':>8}")
-        for stage in study["stages"]:
-            steps = stage["steps"][stage["lrs"].index(stage["best_lr"])]
-            lines.append(
-                f"{stage['width']:>7}{len(stage['lrs']):>7}{stage['best_lr']:>11.4g}{stage['optimum']:>11.4g}"
-                f"{'-' if steps is None else format(steps, '.0f'):>8}"
-                + ("" if stage["tuned"] else "  carried over")
-                + ("  LR at the edge of the grid" if stage["at_grid_edge"] else "")
-            )
-        lines.append(NO_LAW)
-        lines.append(f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}")
+        table = Table(
+            title=f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}",
+            columns=(
+                Column("width", heading="width"),
+                Column("", lambda stage: len(stage["lrs"]), "tried"),
+                Column("best_lr", heading="best LR", text="{:.4g}".format),
+                Column("optimum", heading="optimum", text="{:.4g}".format),
+                Column("", lambda stage: stage["steps"][stage["lrs"].index(stage["best_lr"])], "steps", text=_whole),
+                Column("", _remark, "note", left=True),
+            ),
+            rows=study["stages"],
+            lines=(
+                NO_LAW,
+                f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}",
+            ),
+        )
+        page = Console(file=io.StringIO(), width=120)
+        show(table, page)
+        lines += map(str.rstrip, page.file.getvalue().splitlines())  # type: ignore[attr-defined]
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]
+
+
+def _whole(steps: float | None) -> str:
+    return "-" if steps is None else f"{steps:.0f}"
+
+
+def _remark(stage: dict[str, Any]) -> str:
+    remarks = {"carried over": not stage["tuned"], "LR at the edge of the grid": stage["at_grid_edge"]}
+    return "; ".join(remark for remark, true in remarks.items() if true)
