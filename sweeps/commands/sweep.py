@@ -74,13 +74,15 @@ def command(
         from sweeps.outlook.price import checked_gpu_hour
         from sweeps.recipes import RECIPES
         from sweeps.running.cluster import Resources
+        from sweeps.spec.lr_rule import is_rule
         from sweeps.spec.overrides import split
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
     gpu_hour = checked_gpu_hour(run_settings.pop("gpu_hour", None))
     recipe = RECIPES.make(asked["recipe"])
     named = run_settings.pop("policy", None)
-    finds = named is None and not any(asked[name] for name in ("batch_sizes", "lr_rule", "schedule"))
+    given = asked["batch_sizes"] or asked["schedule"] or is_rule(asked["lrs"] or "")
+    finds = named is None and not given
     wanted = policy_of(
         ending["precision"],
         ending["max_runs"],

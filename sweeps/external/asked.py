@@ -44,7 +44,7 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     """
     given = {**asked, **program, "reads": None if program["reads"] == REPORT else program["reads"]}
     refuse({f"--{_FLAGS.get(name, name).replace('_', '-')}" for name, value in given.items() if value})
-    axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
+    axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
     if asked["from_checkpoint"] is not None:
         sweep = sweep.replace(parent=parent_at(asked["from_checkpoint"]))
@@ -63,8 +63,7 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
         sweep = _within(sweep, budgets) if finds else sweep
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
-    probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
-    sweep = override(sweep, [*probe, *asked["settings"]])
+    sweep = override(sweep, asked["settings"])
     if program["metric"] is not None:
         sweep = sweep.replace(metric=program["metric"], target=OPEN)
     if amounts is None:

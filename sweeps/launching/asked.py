@@ -50,13 +50,13 @@ def policy_of(
     Raises:
         ConfigError: if two options contradict each other.
     """
-    given = {
-        "--precision": precision is not None or finds,
+    asked = {
+        "--precision": precision is not None or (finds and named is None),
         "--max-runs": runs is not None,
         "--set policy": named is not None,
         "--budget": budget,
     }
-    refuse({name for name, there in given.items() if there})
+    refuse({name for name, there in asked.items() if there})
     if named is not None:
         return parse_choice(named)
     if precision is None and not finds:

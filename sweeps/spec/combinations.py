@@ -29,14 +29,13 @@ class Rule(NamedTuple):
 
 
 EXCLUDED = (
-    Rule("--lrs", "--lr-rule", "the first are tried at every batch size, the second gives one for each"),
     Rule("--budget", "--set target.METRIC", "trials with a budget stop at no target"),
     Rule("--budget", "--max-runs", "it counts runs at the critical batch size, which needs a target"),
     Rule("--schedule", "--from-checkpoint", "a batch schedule begins with the run"),
     Rule("--set policy", "--precision", "the policy says how the sweep goes on"),
     Rule("--set policy", "--max-runs", "the policy says how the sweep goes on"),
     Rule("--command", "--schedule", "the program gets a constant batch size"),
-    *(Rule("--command", other, "the program has its own model and data") for other in ("--workload", "--probe")),
+    Rule("--command", "--workload", "the program has its own model and data"),
 )
 """Pairs of which a sweep has at most one."""
 
@@ -59,7 +58,7 @@ def asked_for(sweep: Sweep) -> set[str]:
     axes, search = sweep.axes, sweep.search
     asked = {
         "--lrs": axes.lrs is not None,
-        "--lr-rule": axes.lr_rule is not None,
+        "--lrs RULE": axes.lr_rule is not None,
         "--axis": bool(axes.tuned),
         "--schedule": any(schedule is not None for _, schedule in axes.curves.values()),
         "--budget": bool(axes.budgets),

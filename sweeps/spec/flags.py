@@ -16,7 +16,7 @@ from typing import Any
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice, parse_value, value_text
 from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_seeds
-from sweeps.spec.lr_rule import parse_lr_rule
+from sweeps.spec.lr_rule import is_rule, parse_lr_rule
 from sweeps.spec.overrides import options_of
 from sweeps.spec.spec import Sweep
 
@@ -28,7 +28,6 @@ def with_flags(
     optim: Iterable[str] | None,
     batch_sizes: str | None,
     lrs: str | None,
-    lr_rule: str | None,
     seeds: str | None,
     schedule: Iterable[str] | None,
     axis: Iterable[str] | None,
@@ -41,8 +40,8 @@ def with_flags(
     asked: dict[str, Any] = {
         "optimizers": _choices(optim),
         "batch_sizes": None if batch_sizes is None else parse_batch_sizes(batch_sizes),
-        "lrs": None if lrs is None else parse_numbers(lrs, "--lrs", float),
-        "lr_rule": None if lr_rule is None else parse_lr_rule(lr_rule),
+        "lrs": None if lrs is None or is_rule(lrs) else parse_numbers(lrs, "--lrs", float),
+        "lr_rule": parse_lr_rule(lrs) if lrs is not None and is_rule(lrs) else None,
         "seeds": None if seeds is None else parse_seeds(seeds),
         "batch_schedules": _choices(schedule),
     }

@@ -139,7 +139,7 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
         *_options("With --schedule {}", "schedule", BATCH_SCHEDULES, 1),
         *_fields("When the metric is measured", "evaluation", sweep.trial.evaluation, {}),
         *of_parent(),
-        SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none; the same as --probe."),
+        SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none."),
         *_fields("Noise scale", "probe", ProbeOptions(source=probe), {}),
         SweepSetting("Average of the weights", "averaging", "none", averages),
         *_options("With averaging={}", "averaging", AVERAGES, 1),

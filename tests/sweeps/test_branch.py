@@ -141,7 +141,7 @@ def test_rates_that_are_tried_are_around_the_square_root_and_the_trunks_own_is_e
         ({"at": "5%", "examples": None}, "give a number of examples"),
         ({"window": "-3"}, "--window -3"),
         ({"factors": "15,16,17", "window": "4080"}, "only every 65,280 examples"),
-        ({"lr_rule": "cube"}, "--lr-rule takes"),
+        ({"lr_rule": "cube"}, "a rule for learning rates is"),
         ({"lr_rule": "8:1e-3"}, r"no learning rate for batch size 16"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_table_survives_its_text(lrs):
     "text", ["", "sqrt", "sqrt:1e-3", "sqrt:1e-3@0", "sqrt:-1@4", "cube:1@4", "64:", "64:1,64:2", "1.5:1", "64:nan"]
 )
 def test_other_rules_are_refused_in_one_line(text):
-    with pytest.raises(ConfigError, match=r"^--lr-rule [^\n]+$"):
+    with pytest.raises(ConfigError, match=r"^(a rule for learning rates|learning rates) [^\n]+$"):
         parse_lr_rule(text)
 
 

@@ -22,7 +22,7 @@ from tests.sweeps.simulation import small_sweep
 
 ASKED: dict[str, dict[str, Any]] = {
     "--lrs": {"lrs": (0.1, 0.2)},
-    "--lr-rule": {"lr_rule": parse_lr_rule("sqrt:1e-3@4")},
+    "--lrs RULE": {"lr_rule": parse_lr_rule("sqrt:1e-3@4")},
     "--axis": {"tuned": {"adamw": ["eps"]}},
     "--schedule": {"batch_schedules": (Choice(name="seesaw"),)},
     "--budget": {"budgets": (100_000,)},

@@ -360,7 +360,7 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
         assert words[:2] == ["cbs", "sweep"]
         given = command.make_context("sweep", words[2:]).params
         assert (given["precision"], given["max_runs"], given["output"]) == (None, None, tmp_path)
-        names = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
+        names = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
         part = with_flags(sweep(WORLD), **{name: given[name] for name in names})
         search = Search(part, [result for result in store.results() if result.status.final])
         planned |= {(config.batch_size, config.seed) for config in search.waiting()}

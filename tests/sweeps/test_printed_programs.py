@@ -117,9 +117,7 @@ def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
     (_, waits) = told_first(asked, 1)
     assert "every trial runs to its own end" in waits
     assert told_first(sweep("adamw"), 1) == []
-    options = dict.fromkeys(
-        ("workload", "batch_sizes", "lrs", "lr_rule", "schedule", "axis", "from_checkpoint", "budget", "probe")
-    )
+    options = dict.fromkeys(("workload", "batch_sizes", "lrs", "schedule", "axis", "from_checkpoint", "budget"))
     program = {**UNITS, "command": f"train {PLACES}", "reads": "report", "columns": [], "resume": None}
     with pytest.raises(ConfigError, match="3 seeds would be one run, counted several times; add it, or give --seeds 1"):
         asked_sweep(

@@ -81,7 +81,7 @@ class Branch(Policy):
     stored = False
     asked_as = "cbs branch"
     excludes: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("--lr-rule", "--axis", "--from"), "a trunk has one learning rate, and nothing is tuned"),
+        **dict.fromkeys(("--lrs RULE", "--axis", "--from"), "a trunk has one learning rate, and nothing is tuned"),
         "--schedule": "branches measure one batch size at a time",
     }
 

@@ -35,7 +35,7 @@ class EqualBudgets(Rounds):
 
     needs: ClassVar[Mapping[str, str]] = {"--budget": "it compares losses at equal budgets"}
     excludes: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("--lrs", "--lr-rule", "--set search=grid", "--schedule"), "it searches learning rates"
+        ("--lrs", "--lrs RULE", "--set search=grid", "--schedule"), "it searches learning rates"
     )
 
     def __init__(self, goal: float | None = None, finds: bool = False, more_seeds: bool = True) -> None:

@@ -52,7 +52,7 @@ class Telescope(Policy):
     excludes: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("--max-time", "--max-examples"), "it runs a fixed number of trials"),
         **dict.fromkeys(("--axis", "--from"), "it tunes learning rates only, on grids"),
-        **dict.fromkeys(("--budget", "--lr-rule", "--set target.METRIC"), "it tunes learning rates to one target"),
+        **dict.fromkeys(("--budget", "--lrs RULE", "--set target.METRIC"), "it tunes learning rates to one target"),
         "--command": "it builds models of several widths itself",
         "--schedule": "it needs constant batch sizes",
     }
@@ -185,7 +185,7 @@ def report_lines(content: dict[str, Any]) -> list[str]:
     from analysis.present.table import Column, Table
     from analysis.present.terminal import show
 
-    lines = []
+    lines: list[str] = []
     for study in content["studies"]:
         table = Table(
             title=f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}",
