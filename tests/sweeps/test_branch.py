@@ -157,7 +157,7 @@ def test_what_cannot_be_is_one_line(changes: dict[str, Any], words: str) -> None
 def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs_in_nothing_is_the_trunk(
     tmp_path: Path, started: list[str]
 ) -> None:
-    report = branched(tmp_path, asked(probe=RECIPES.make("default").probe))
+    report = branched(tmp_path, asked(probe=RECIPES.make("default").trial.probe))
     trials = list(stored(tmp_path))
     (trunk,) = [trial for trial in trials if trial.config.parent is None]
     branches = [trial for trial in trials if trial.config.parent is not None]
