@@ -21,7 +21,7 @@ from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.combinations import refuse
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import OPEN, Sweep
+from sweeps.spec.spec import UNRESOLVED, Sweep
 from sweeps.spec.workload import built, calling_theirs
 
 _FLAGS = {"columns": "column", "from_": "from"}
@@ -65,7 +65,7 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
     sweep = override(sweep, asked["settings"])
     if program["metric"] is not None:
-        sweep = sweep.replace(metric=program["metric"], target=OPEN)
+        sweep = sweep.replace(metric=program["metric"], target=UNRESOLVED)
     if amounts is None:
         return sweep
     per_example = None

@@ -26,7 +26,7 @@ BUDGET_GROWTH = 1.1
 """Smallest ratio of the steps of two evaluations in trials that end with their budget; the sweep's own is used if it is
 larger. The whole curve of such a trial is read, by linear interpolation in ln steps."""
 
-OPEN = Target(metric="", value=0.0)
+UNRESOLVED = Target(metric="", value=0.0)
 """Target of a prototype as long as it is not known: the workload's own."""
 
 _SET_BY_AXES = (*("optimizer", "lr", "batch_size", "seed", "batch_schedule", "max_steps", "parent", "stops_at_target"),)
@@ -107,7 +107,7 @@ def prototype(*, workload: Choice, target: Target | None = None, **shared: Any) 
     """
     return TrialConfig(
         workload=workload,
-        target=OPEN if target is None else target,
+        target=UNRESOLVED if target is None else target,
         optimizer=Choice(name="sgd"),
         lr=1.0,
         batch_size=1,
@@ -210,7 +210,7 @@ class Sweep:
     @property
     def target(self) -> Target | None:
         """The target at which a trial stops; ``None`` as long as it is not known."""
-        return None if self.trial.target == OPEN else self.trial.target
+        return None if self.trial.target == UNRESOLVED else self.trial.target
 
     @property
     def aim(self) -> str:
@@ -240,7 +240,7 @@ class Sweep:
         workload."""
         if workload == self.trial.workload.name:
             return self
-        return self.replace(workload=Choice(name=workload), target=OPEN, expected=None)
+        return self.replace(workload=Choice(name=workload), target=UNRESOLVED, expected=None)
 
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:

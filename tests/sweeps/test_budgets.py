@@ -27,14 +27,14 @@ from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import OPEN, Sweep
+from sweeps.spec.spec import UNRESOLVED, Sweep
 from tests.sweeps.alone import without_ray
 from tests.sweeps.simulation import small_sweep
 
 
 def tiny(**changes: object) -> Sweep:
     """SGD on a small noisy quadratic, two sizes of a learning rate that the rule says."""
-    base = small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=OPEN).replace(
+    base = small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=UNRESOLVED).replace(
         workload=dataclasses.replace(small_sweep().trial.workload, options={"dimension": 20}),
         optimizers=(dataclasses.replace(small_sweep().axes.optimizers[0], name="sgd"),),
         schedule=ScheduleRule(warmup_steps=1),

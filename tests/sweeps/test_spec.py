@@ -8,7 +8,7 @@ from cbs.trial.config import Choice
 from sweeps.recipes import RECIPES
 from sweeps.spec.cell import Cell
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import OPEN
+from sweeps.spec.spec import UNRESOLVED
 from tests.sweeps.simulation import small_sweep
 
 
@@ -77,7 +77,7 @@ def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
     sweep = small_sweep()
     same = sweep.replace(batch_sizes=(8,), seeds=(7,), lrs=(1e-3,), optimizers=(Choice(name="sgd"),), name="x")
     assert same.protocol_fingerprint == sweep.protocol_fingerprint
-    for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": OPEN}):
+    for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": UNRESOLVED}):
         assert sweep.replace(**change).protocol_fingerprint != sweep.protocol_fingerprint
     with_option = sweep.replace(optimizers=(Choice(name="adamw", options={"eps": 1e-6}),))
     assert with_option.protocol_fingerprint == sweep.protocol_fingerprint

@@ -90,7 +90,7 @@ class Precision(Rounds):
         narrow = {text: half_width(answer.interval) <= self.goal for text, answer in answers.items()}
         # a round keeps all workers busy and decides no more than that: what it shows says what is worth running next;
         # the trials of an optimizer do not depend on whether others are done
-        least = math.ceil(self.workers / len(sweep.labels))
+        least = math.ceil(self.workers / len(sweep.axes.labels))
         most = max(FEWEST_RUNS, least)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
