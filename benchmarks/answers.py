@@ -62,9 +62,9 @@ from sweeps.search.forecast import End, Played, play
 from sweeps.search.forecast import ended as finished
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.axes import pooled
+from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 CURVES: dict[str, Curve] = {
     "exponent 1": power(1.0),
@@ -160,12 +160,8 @@ class World:
     def sweep(self, batch_sizes: Sequence[int] = EIGHT) -> Sweep:
         return Sweep(
             name="simulated",
-            workload=Choice(name="noisy_quadratic"),
-            optimizers=(Choice(name="adamw"),),
-            batch_sizes=tuple(batch_sizes),
-            seeds=(0, 1, 2),
-            target=TARGET,
-            probe=None,
+            trial=prototype(workload=Choice(name="noisy_quadratic"), target=TARGET, probe=None),
+            axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=tuple(batch_sizes), seeds=(0, 1, 2)),
             max_steps=round(10 * MIN_STEPS),
             max_examples=round(10 * MIN_STEPS * self.truth),
         )
@@ -175,13 +171,13 @@ def answer_of(
     sweep: Sweep, results: Sequence[TrialResult], resamples: int = 1000, options: Sequence[str] = ()
 ) -> Answer:
     """What an analysis of the trials of one optimizer says; ``options`` are those that may differ between trials."""
-    choice, target = sweep.optimizers[0], sweep.target
+    choice, target = sweep.axes.optimizers[0], sweep.target
     assert target is not None
     group = Group(
-        sweep="simulated", folder=Path(), workload="simulated", optimizer=choice.name, choice=pooled(sweep, choice),
+        sweep="simulated", folder=Path(), workload="simulated", optimizer=choice.name, choice=sweep.axes.pooled(choice),
         workload_options={}, parameters=None, target=target, stops_at_target=True, prune_factor=sweep.prune_factor,
         example_unit="example", tokens_per_example=None, metric_unit="nats", manifest={"axes": {"lrs": None}},
-        tuned=tuple(sweep.tuned.get(choice.name, ())),
+        tuned=tuple(sweep.axes.tuned.get(choice.name, ())),
     )  # fmt: skip
     table = pd.DataFrame(
         {
@@ -261,7 +257,7 @@ def ended(way: str, precision: float, number: int, runs: float | None = None) ->
 
 def trained(world: World, batch_size: int, lr: float, seed: int) -> TrialResult:
     """One run to its end."""
-    config = world.sweep().trial(Cell("adamw", batch_size, seed), lr)
+    config = world.sweep().trial_at(Cell("adamw", batch_size, seed), lr)
     end = world.end(config)
     return finished(config, end, end.steps)
 

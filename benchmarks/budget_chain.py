@@ -36,8 +36,9 @@ from cbs.trial.store import Store
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
+from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import SearchPlan, Sweep, prototype
 from sweeps.spec.workload import built
 
 DIMENSION = 200
@@ -63,18 +64,20 @@ def trained(index: int, folder: Path) -> None:
     sweep = resolve(
         Sweep(
             name="equal budget",
-            workload=Choice(name="noisy_quadratic", options={"dimension": DIMENSION}),
-            optimizers=(Choice(name="sgd", options={"momentum": 0.0}),),
-            batch_sizes=SIZES,
-            seeds=seeds_of(index),
-            budgets=(BUDGET,),
-            within=WITHIN * float(truth()[0].min()),
+            trial=prototype(
+                workload=Choice(name="noisy_quadratic", options={"dimension": DIMENSION}), probe=None, device="cpu"
+            ),
+            axes=Axes(
+                optimizers=(Choice(name="sgd", options={"momentum": 0.0}),),
+                batch_sizes=SIZES,
+                seeds=seeds_of(index),
+                budgets=(BUDGET,),
+            ),
+            search=SearchPlan(within=WITHIN * float(truth()[0].min())),
             schedule=ScheduleRule(warmup_steps=0),
-            probe=None,
-            device="cpu",
         )
     )
-    workload, store = built(sweep.workload), Store(folder)
+    workload, store = built(sweep.trial.workload), Store(folder)
     assert isinstance(workload, NoisyQuadraticWorkload)
     store.prepare()
     store.write_manifest(merged_manifest(store, sweep, "python -m benchmarks.budget_chain"))

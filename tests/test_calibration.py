@@ -110,7 +110,7 @@ def test_a_trial_is_the_recurrence_of_its_own_examples(name: str) -> None:
     """In double precision from the same start and the same examples; a trial is in single precision."""
     case, lr = SMALL[name], {"sgd": 0.5, "momentum": 0.12, "preconditioned": 0.25}[name]
     size, seed = case.batch_sizes[1], 5
-    result = run_trial(case.sweep((seed,)).trial(Cell(str(case.optimizer), size, seed), lr))
+    result = run_trial(case.sweep((seed,)).trial_at(Cell(str(case.optimizer), size, seed), lr))
     assert result.status is TrialStatus.REACHED
     with seeding.seeded(seed, "init"):
         theta = torch.randn(case.dimension).double().numpy()
@@ -132,7 +132,7 @@ def test_shared_examples_give_the_same_trial_bit_for_bit(kept: int, monkeypatch:
     case = SMALL["momentum"]
     shared = shared_workload(case)
     for size, lr in ((24, 0.1), (16, 0.1), (16, 0.2)):
-        config = case.sweep((3,)).trial(Cell(str(case.optimizer), size, 3), lr)
+        config = case.sweep((3,)).trial_at(Cell(str(case.optimizer), size, 3), lr)
         plain, quick = run_trial(config), run_trial(config, workload=shared)
         assert quick.evaluations == plain.evaluations
         assert quick.steps["train_loss"].tolist() == plain.steps["train_loss"].tolist()
@@ -234,7 +234,7 @@ def test_no_seed_is_shared_and_the_default_search_is_the_product_s_own() -> None
     seeds = [seed for index in range(50) for seed in seeds_of(index)]
     assert len(set(seeds)) == len(seeds)
     (sweep,) = sweeps_of(SMALL["sgd"], "default", tiny(), 0)
-    assert sweep.lrs is None
+    assert sweep.axes.lrs is None
     assert sweep.prune_factor == 1.3
 
 
@@ -270,7 +270,7 @@ def test_moments_over_runs_are_means_of_those_of_a_run() -> None:
 def test_watching_keeps_one_set_of_parameters_a_step() -> None:
     case = SMALL["sgd"]
     workload = Watched(build_workload(case.workload))  # type: ignore[arg-type]
-    config = case.sweep((0,)).trial(Cell(str(case.optimizer), 16, 0), 0.5)
+    config = case.sweep((0,)).trial_at(Cell(str(case.optimizer), 16, 0), 0.5)
     result = run_trial(dataclasses.replace(config, micro_batch_size=4), workload=workload)
     assert len(workload.thetas) == result.final_step
     assert 0.5 * float(case.theory.curvature @ workload.thetas[0] ** 2) == pytest.approx(

@@ -159,9 +159,7 @@ FLAGS: dict[str, Flags] = {
             "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--budget": (["--budget", "600k,1e6"], "budgets=(600000, 1000000)"),
-            "--lr-rule": (["--lr-rule", "linear:1e-3@8"], "lr_rule=PrescribedRate(power=1.0, lrs={8: 0.001})"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
-            "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
             "--schedule": (
                 ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
                 "name='seesaw', options={'alpha': 3}",

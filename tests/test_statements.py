@@ -79,7 +79,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("protocol.md", "a line through the evaluations of the last factor of {} before the first", lambda: (NEARBY,)),
     ("protocol.md", "pruned when it has taken {} times the best steps", lambda: (DEFAULT.prune_factor,)),
     ("protocol.md", "rises linearly over the first {} updates", lambda: (WORDS[DEFAULT.schedule.warmup_steps],)),
-    ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.lr_resolution,)),
+    ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.search.lr_resolution,)),
     ("protocol.md", "One step in {} is measured, below {} examples", lambda: (PERIOD_OF_SWEEPS, OVERHEAD)),
     ("protocol.md", "after {} rounds", lambda: (MOST_ROUNDS,)),
     (

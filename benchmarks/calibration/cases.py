@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.target import Target
 from extensions.theory.noisy_quadratic import NoisyQuadratic
+from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 TARGET = Target(metric="validation_loss", value=0.1)
 PLAN = EvaluationPlan()
@@ -63,18 +64,11 @@ class Case:
         """
         return Sweep(
             name=f"calibration of {self.name}",
-            workload=self.workload,
-            optimizers=(self.optimizer,),
-            batch_sizes=batch_sizes or self.batch_sizes,
-            lrs=lrs,
-            seeds=seeds,
-            target=TARGET,
+            trial=prototype(workload=self.workload, target=TARGET, evaluation=PLAN, probe=None, device="cpu"),
+            axes=Axes(optimizers=(self.optimizer,), batch_sizes=batch_sizes or self.batch_sizes, lrs=lrs, seeds=seeds),
             max_steps=self.budget[0],
             max_examples=self.budget[1],
             schedule=ScheduleRule(warmup_steps=0),
-            evaluation=PLAN,
-            probe=None,
-            device="cpu",
         )
 
 

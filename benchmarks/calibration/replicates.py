@@ -99,7 +99,7 @@ def replicate(
 
 def shared_workload(case: Case) -> SharedStream:
     """Of a case's sweep."""
-    workload = built(case.sweep((0,)).workload)
+    workload = built(case.sweep((0,)).trial.workload)
     assert isinstance(workload, NoisyQuadraticWorkload)
     return SharedStream(workload)
 

@@ -150,20 +150,18 @@ class TrialConfig:
         batch_schedule: batch-size schedule, a name in :data:`cbs.schedules.batch_size.BATCH_SCHEDULES`; ``None`` and
             ``constant`` keep ``batch_size`` throughout.
         clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for no clipping.
-        averaging: average of the weights that is validated, a name in :data:`cbs.training.averaging.AVERAGES`; ``None``
-            to validate the weights that are trained.
+        averaging: average of the weights that is validated; ``None`` for the weights that are trained.
         evaluation: plan of the evaluations.
         stops_at_target: whether the trial ends when the target is reached; otherwise it trains until its budget is
             spent.
-        metrics: metrics to measure at every evaluation in addition: names in :data:`cbs.training.metrics.METRICS`,
-            sorted. One that ``target`` names is measured anyway.
+        metrics: further metrics that are measured at every evaluation, sorted; that of the target is measured anyway.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
             options ``parts``, ``every`` and ``geometry``; ``None`` for no measurement.
-        diagnostics: diagnostics to record with the steps: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
+        diagnostics: further quantities that are recorded with the steps, sorted.
         diagnostics_every: diagnostics are recorded in one step of this many, starting with the first.
         precision: ``"float32"``, or ``"bfloat16"`` for autocast, on devices that support it.
         compile: whether the model is compiled with ``torch.compile``.
-        device: one of :data:`DEVICES`.
+        device: where the model trains.
         divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
             at step 0.
         unknown: settings among :data:`OF_TRAINER` that were not reported. They are stored as :data:`UNKNOWN`, and the
@@ -328,8 +326,9 @@ def plain_values(settings: Any) -> dict[str, Any]:
 
     Fields named in its ``unknown`` have the value :data:`UNKNOWN`.
     """
+    unknown = getattr(settings, "unknown", ())
     return {
-        name: UNKNOWN if name in settings.unknown else _plain(getattr(settings, name))
+        name: UNKNOWN if name in unknown else _plain(getattr(settings, name))
         for name in settings.__dataclass_fields__
         if name != "unknown"
     }

@@ -7,9 +7,10 @@ registries.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -23,11 +24,19 @@ Settings = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")]
 
 
-def panel(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+def panel(name: str, make: Callable[..., Any], only: Collection[str] = ()) -> Callable[..., Any]:
     """Return a function that makes options, as :func:`analysis.options.options` takes it, with its options grouped
-    under one heading of the help text."""
-    annotations = inspect.get_annotations(make, eval_str=True)
-    for parameter in inspect.signature(make).parameters:
-        annotations[parameter].__metadata__[0].rich_help_panel = name
-    make.__annotations__ = annotations
-    return make
+    under one heading of the help text; ``only`` names those to take, the others have their defaults."""
+    parameters = []
+    for parameter in inspect.signature(make, eval_str=True).parameters.values():
+        kind, option = get_args(parameter.annotation)
+        shown = copy.copy(option)
+        shown.rich_help_panel = name
+        if parameter.name in (only or (parameter.name,)):
+            parameters.append(parameter.replace(annotation=Annotated[kind, shown]))
+
+    def made(**given: Any) -> Any:
+        return make(**given)
+
+    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return made

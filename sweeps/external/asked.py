@@ -18,10 +18,14 @@ from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of
 from sweeps.spec.budgets import in_examples, parse_budgets
+from sweeps.spec.combinations import refuse
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import UNRESOLVED, Sweep
 from sweeps.spec.workload import built, calling_theirs
+
+_FLAGS = {"columns": "column", "from_": "from"}
+"""Options whose parameters have other names."""
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
@@ -38,7 +42,9 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     Raises:
         ConfigError: if an option cannot be parsed, or two contradict each other.
     """
-    axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
+    given = {**asked, **program, "reads": None if program["reads"] == REPORT else program["reads"]}
+    refuse({f"--{_FLAGS.get(name, name).replace('_', '-')}" for name, value in given.items() if value})
+    axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
     if asked["from_checkpoint"] is not None:
         sweep = sweep.replace(parent=parent_at(asked["from_checkpoint"]))
@@ -47,27 +53,25 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         **program,
         target=0.0 if amounts and asked["target"] is None else asked["target"],
         optimizers=asked["optim"],
-        refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
-        if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.seeds) > 1:
+        if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.axes.seeds) > 1:
             raise ConfigError(
-                f"--command has no {{seed}}: {len(sweep.seeds)} seeds would be one run, counted several times; add it, "
-                "or give --seeds 1"
+                f"--command has no {{seed}}: {len(sweep.axes.seeds)} seeds would be one run, counted several times; "
+                "add it, or give --seeds 1"
             )
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
         sweep = _within(sweep, budgets) if finds else sweep
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
-    probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
-    sweep = override(sweep, [*probe, *asked["settings"]])
+    sweep = override(sweep, asked["settings"])
     if program["metric"] is not None:
-        sweep = sweep.replace(metric=program["metric"], target=None)
+        sweep = sweep.replace(metric=program["metric"], target=UNRESOLVED)
     if amounts is None:
         return sweep
     per_example = None
     if amounts[1]:
         with calling_theirs():
-            per_example = built(sweep.workload).tokens_per_example
+            per_example = built(sweep.trial.workload).tokens_per_example
     budgets = in_examples(*amounts, per_example)
     return (_within(sweep, budgets) if finds else sweep).replace(budgets=budgets)
 
@@ -75,8 +79,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
 def _within(sweep: Sweep, budgets: Sequence[int]) -> Sweep:
     """Return the sweep with those of its batch sizes whose warmup ends within the smallest budget; at least one."""
     least = min(budgets, default=math.inf)
-    sizes = [size for size in sweep.batch_sizes if max(size, sweep.schedule.at(size).warmup_examples + 1) <= least]
-    return sweep.replace(batch_sizes=tuple(sizes) or sweep.batch_sizes[:1])
+    sizes = [size for size in sweep.axes.batch_sizes if max(size, sweep.schedule.at(size).warmup_examples + 1) <= least]
+    return sweep.replace(batch_sizes=tuple(sizes) or sweep.axes.batch_sizes[:1])
 
 
 _INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")
@@ -108,17 +112,17 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
         sweep: the sweep.
         cores: number of cores of a trial.
     """
-    if sweep.workload.name != COMMAND:
+    if sweep.trial.workload.name != COMMAND:
         return []
-    trainer = ExternalTrainer.of(sweep.workload)
+    trainer = ExternalTrainer.of(sweep.trial.workload)
     lines = [f"each trial has {plural(cores, 'core')} (OMP_NUM_THREADS={cores}); --set cpus_per_trial=N gives it more"]
     if "seed" not in trainer.places:
         lines.append(
             "the command has no {seed}: every trial runs once, and as no seeds show how much runs scatter, the "
             "intervals are wide"
         )
-    own = [choice.name for choice in sweep.optimizers if choice.name not in OPTIMIZERS]
-    if own and not sweep.lrs and sweep.lr_rule is None:
+    own = [choice.name for choice in sweep.axes.optimizers if choice.name not in OPTIMIZERS]
+    if own and not sweep.axes.lrs and sweep.axes.lr_rule is None:
         lines.append(f"{', '.join(own)}: the search starts at learning rates of AdamW; --lrs gives others")
     if trainer.reads == "wandb":
         lines.append(
@@ -138,31 +142,22 @@ def told_secrets(command: str) -> list[str]:
     ]
 
 
-def program_of(*, optimizers: Sequence[str] | None, refused: Mapping[str, Any], **given: Any) -> ExternalTrainer | None:
+def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTrainer | None:
     """Return the external program that trains; ``None`` if no command is given.
 
     Args:
         optimizers: value of ``--optim``.
-        refused: options that do not apply to an external program, by name, with their values.
         given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
     Raises:
-        ConfigError: if options are missing (the message names all of them), or one does not apply.
+        ConfigError: if options are missing; the message names all of them.
     """
     from analysis.options import pairs
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")
     if not given["command"]:
-        known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
-        known = [name for name in known if name != "metric"]  # which also applies to workloads
-        if known:
-            flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
-            raise ConfigError(f"--{flag} belongs to --command, the program that trains")
         return None
-    for flag, value in refused.items():
-        if value:
-            raise ConfigError(f"{flag} does not go with --command: the program has its own model and data")
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     if absent:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, value_text
 from cbs.training.reporting import FOLDER
-from cbs.trial.config import COMMAND, ENDLESS, OF_TRAINER, TrialConfig
+from cbs.trial.config import COMMAND, CONSTANT, ENDLESS, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 if TYPE_CHECKING:
     from analysis.read.importers import Settings
@@ -257,9 +257,9 @@ def trained_by(
     """
     if budgets and "{steps}" not in trainer.command:
         raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")
-    if sweep.parent is None and "{checkpoint}" in trainer.command:
+    if sweep.start.parent is None and "{checkpoint}" in trainer.command:
         raise ConfigError("--command has {checkpoint}: give the checkpoint with --from-checkpoint PATH")
-    if sweep.parent is not None and "{checkpoint}" not in trainer.command:
+    if sweep.start.parent is not None and "{checkpoint}" not in trainer.command:
         raise ConfigError(
             "--command has no {checkpoint}: every trial would start from scratch, not from the checkpoint"
         )
@@ -269,33 +269,32 @@ def trained_by(
         raise ConfigError("a program's metric has no default target: give --target VALUE")
     made = Sweep(
         name=COMMAND,
-        workload=trainer.choice(),
-        optimizers=sweep.optimizers,
-        tuned=sweep.tuned,
-        batch_sizes=sweep.batch_sizes,
-        lrs=sweep.lrs,
-        lr_rule=sweep.lr_rule,
+        trial=prototype(
+            workload=trainer.choice(),
+            target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
+            probe=None,
+            unknown=OF_TRAINER,
+        ),
+        axes=dataclasses.replace(
+            sweep.axes,
+            seeds=sweep.axes.seeds if "seed" in trainer.places else sweep.axes.seeds[:1],
+            budgets=budgets,
+            batch_schedules=(Choice(name=CONSTANT),),
+        ),
         search=sweep.search,
-        lr_resolution=sweep.lr_resolution,
-        seeds=sweep.seeds if "seed" in trainer.places else sweep.seeds[:1],
-        target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
+        start=sweep.start,
         max_steps=ENDLESS,
         max_examples=0,
-        budgets=budgets,
-        parent=sweep.parent,
         schedule=ScheduleRule(warmup_steps=0) if budgets else ScheduleRule(),
-        prune_factor=sweep.prune_factor,
-        probe=None,
-        unknown=OF_TRAINER,
     )
     for setting in settings:
         head = setting.partition("=")[0].strip().partition(".")[0]
-        if head not in _SET and head not in ("optimizer", *(choice.name for choice in made.optimizers)):
+        if head not in _SET and head not in ("optimizer", *(choice.name for choice in made.axes.optimizers)):
             raise ConfigError(f"--set {head}: the program decides it; settings of the sweep are {', '.join(_SET)}")
     made = override(made, settings)
     lines: dict[str, str] = {}
     for text in made.choices:
-        trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
+        trial = made.trial_at(Cell(text, made.axes.batch_sizes[0], made.axes.seeds[0]), made.lr_grid(text)[0])
         line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
         if (other := lines.setdefault(line, text)) != text:
             raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would give the same run")

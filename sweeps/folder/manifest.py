@@ -44,16 +44,16 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     Raises:
         ResultsError: if the folder holds a sweep with another protocol, data set or schema.
     """
-    data_hash = None if sweep.workload.name == COMMAND else built(sweep.workload).data_hash
+    data_hash = None if sweep.trial.workload.name == COMMAND else built(sweep.trial.workload).data_hash
     manifest: dict[str, Any] = {
         "name": sweep.name,
         "protocol": sweep.protocol(),
         "data_hash": data_hash,
-        "axes": sweep.axes(),
+        "axes": sweep.axes.to_json(),
         "runs": [provenance(command) | ({"code": code} if (code := own_code(sweep)) else {})],
     }
-    if sweep.warm_start:
-        manifest["warm_start"] = {text: prior.to_json() for text, prior in sweep.warm_start.items()}
+    if sweep.search.warm_start:
+        manifest["warm_start"] = {text: prior.to_json() for text, prior in sweep.search.warm_start.items()}
     if not (store.root / MANIFEST).exists():
         if trials := store.trial_ids():
             raise ResultsError(
@@ -143,14 +143,14 @@ def all_code_changes(store: Store) -> list[str]:
 def own_code(sweep: Sweep) -> dict[str, str]:
     """Return hashes (16 digits of SHA-256) of the user's own code: source of every module that a sweep names and of the
     files that its command names, and the first examples of an own workload that does not identify its data."""
-    names = [choice.name for choice in (sweep.workload, *sweep.optimizers, *sweep.batch_schedules)]
-    options = sweep.workload.options if sweep.workload.name == COMMAND else {}
+    names = [choice.name for choice in (sweep.trial.workload, *sweep.axes.optimizers, *sweep.axes.batch_schedules)]
+    options = sweep.trial.workload.options if sweep.trial.workload.name == COMMAND else {}
     modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)}
     files |= {word: word for word in shlex.split(options.get("command", "")) if word.endswith(".py")}
     hashes = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
-    if ":" in sweep.workload.name and built(sweep.workload).data_hash is None:
-        hashes[f"first examples of {sweep.workload.name}"] = _examples_hash(built(sweep.workload))
+    if ":" in sweep.trial.workload.name and built(sweep.trial.workload).data_hash is None:
+        hashes[f"first examples of {sweep.trial.workload.name}"] = _examples_hash(built(sweep.trial.workload))
     return hashes
 
 

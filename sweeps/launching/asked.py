@@ -9,6 +9,7 @@ from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from cbs.registry.parsing import parse_duration
 from sweeps.search.limits import Limits
+from sweeps.spec.combinations import refuse
 
 
 def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
@@ -49,16 +50,17 @@ def policy_of(
     Raises:
         ConfigError: if two options contradict each other.
     """
+    asked = {
+        "--precision": precision is not None or (finds and named is None),
+        "--max-runs": runs is not None,
+        "--set policy": named is not None,
+        "--budget": budget,
+    }
+    refuse({name for name, there in asked.items() if there})
     if named is not None:
-        if precision is not None or runs is not None:
-            raise ConfigError(f"--set policy={named} says how it goes on: leave out --precision and --max-runs")
         return parse_choice(named)
     if precision is None and not finds:
-        if runs is not None:
-            raise ConfigError("--max-runs ends a sweep that goes on to a --precision: give one, or leave it out")
         return Choice(name="once")
-    if budget and runs is not None:
-        raise ConfigError("--max-runs counts runs at the critical batch size, which needs a target: leave out --budget")
     goal = usual if precision is None and not budget else precision
     options = {"goal": goal, "runs": runs, "finds": finds or None, "more_seeds": None if more_seeds else False}
     given = {name: value for name, value in options.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,33 +63,31 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
     """
-    if sweep.within is not None and not sweep.budgets:
-        raise ConfigError("within is a difference of the metric at equal budgets: also give --budget, or leave it out")
-    if sweep.workload.name == COMMAND:
+    if sweep.trial.workload.name == COMMAND:
         return sweep
-    workload = built(sweep.workload)
+    workload = built(sweep.trial.workload)
     if target is not None or sweep.target is None:
         sweep = sweep.replace(target=target_of(workload, sweep, target))
-    further = [replace(each, direction=_direction(workload, each.metric)) for each in sweep.further_targets]
+    further = [replace(each, direction=_direction(workload, each.metric)) for each in sweep.trial.further_targets]
     sweep = sweep.replace(further_targets=tuple(further))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
-    for one, other in itertools.combinations(sweep.optimizers, 2):
+    for one, other in itertools.combinations(sweep.axes.optimizers, 2):
         if _alike(one, other):
             raise ConfigError(
                 f"{one} and {other} are the same run, as all options that differ have their defaults: leave one out"
             )
     for text, choice in sweep.choices.items():
         optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])
-        if sweep.probe is not None:
-            build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
-        check_clipping(optimizer, sweep.clip_norm)
-        if sweep.averaging is not None:
-            build_averaging(sweep.averaging, model, optimizer)
-        if sweep.parent is not None:
-            check_parent(workload, sweep.trial(Cell(text, sweep.batch_sizes[0], 0), sweep.lr_grid(text)[0]))
+        if sweep.trial.probe is not None:
+            build_probe(sweep.trial.probe, model, optimizer, sweep.axes.batch_sizes[0]).detach()
+        check_clipping(optimizer, sweep.trial.clip_norm)
+        if sweep.trial.averaging is not None:
+            build_averaging(sweep.trial.averaging, model, optimizer)
+        if sweep.start.parent is not None:
+            check_parent(workload, sweep.trial_at(Cell(text, sweep.axes.batch_sizes[0], 0), sweep.lr_grid(text)[0]))
     for study in sweep.studies():
-        trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0)
+        trial = sweep.trial_at(Cell(study.optimizer, study.batch_size, 0), 1.0)
         build_schedule(trial.schedule)
         planned = build_batch_schedule(trial.batch_schedule, run_of(trial, workload.tokens_per_example))
         if isinstance(planned, ClosedLoop) and trial.probe is None:
@@ -142,10 +140,10 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
 
     The same command always gives the same folder, and other optimizers or batch sizes with the same protocol share it.
     """
-    workload = sweep.workload.name.rpartition(":")[2]
+    workload = sweep.trial.workload.name.rpartition(":")[2]
     if workload == COMMAND:
         return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
-    names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
+    names = [recipe.name, *([workload] if sweep.trial.workload.name != recipe.trial.workload.name else [])]
     if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
         return results / recipe.name
     return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
@@ -187,25 +185,11 @@ def sweep(
         Unfinished: if Ray dies and cannot be started again.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
-    resources, progress = resources or Resources(), progress or Progress.silent()
-    store = Store(output)
-    try:
+    resources, progress, store = resources or Resources(), progress or Progress.silent(), Store(output)
+    with _telling_how_to_go_on(output, command):
         store.create()
         with Lock(store, command, progress.standing) as lock, Tracking(trackers, store, progress.note) as tracking:
-            store.prepare()
-            manifest = merged_manifest(store, sweep, command)
-            there = [result for result in store.sound_results(progress.note) if _finished(result, sweep, store)]
-            search = Search(sweep, there)
-            *earlier, run_of_now = manifest["runs"]
-            if earlier and search.done:
-                manifest["runs"] = earlier  # nothing is left to run, and when it was measured stays
-            elif changes := run_of_now.get("code_changes"):
-                progress.note(
-                    f"{output} holds trials run by different code ({', '.join(changes)}); sweep.json lists them"
-                )
-            store.write_manifest(manifest)
-            for result in there:
-                check_start(result)
+            search, there = _stored(store, sweep, command, progress.note)
 
             def last_words() -> None:
                 how = _again(output, command)
@@ -215,41 +199,71 @@ def sweep(
             observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
             run = SweepRun(search, store, resources.trial_timeout or patience, observers, last_words)
             run.find(there)
-
-            def record() -> None:
-                if (output / MANIFEST).exists():  # otherwise the folder was removed meanwhile
-                    write_reasons(reasons(run.search), output)
-
             with _continuing(output, command):
-                if not run.over:
-                    from sweeps.running.dispatch import run_search
+                _run(run, resources, ahead)
+    return run.search
 
-                    try:
-                        run_search(run, resources, ahead)
-                    except BaseException:
-                        with contextlib.suppress(ResultsError):  # the other error is the one to tell
-                            record()
-                        raise
-                    record()
-                run.settle()
-                if run.fatal is not None:
-                    raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
+
+def _stored(store: Store, sweep: Sweep, command: str, note: Callable[[str], None]) -> tuple[Search, list[TrialResult]]:
+    """Write the manifest, and return the search with the trials that need not run again, each checked."""
+    store.prepare()
+    manifest = merged_manifest(store, sweep, command)
+    there = [result for result in store.sound_results(note) if _finished(result, sweep, store)]
+    search = Search(sweep, there)
+    *earlier, run_of_now = manifest["runs"]
+    if earlier and search.done:
+        manifest["runs"] = earlier  # nothing is left to run, and when it was measured stays
+    elif changes := run_of_now.get("code_changes"):
+        note(f"{store.root} holds trials run by different code ({', '.join(changes)}); sweep.json lists them")
+    store.write_manifest(manifest)
+    for result in there:
+        check_start(result)
+    return search, there
+
+
+def _run(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
+    """Run what is missing, and write why every trial was run."""
+    folder = run.store.root
+
+    def record() -> None:
+        if (folder / MANIFEST).exists():  # otherwise the folder was removed meanwhile
+            write_reasons(reasons(run.search), folder)
+
+    if not run.over:
+        from sweeps.running.dispatch import run_search
+
+        try:
+            run_search(run, resources, ahead)
+        except BaseException:
+            with contextlib.suppress(ResultsError):  # the other error is the one to tell
+                record()
+            raise
+        record()
+    run.settle()
+    if run.fatal is not None:
+        raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
+
+
+@contextlib.contextmanager
+def _telling_how_to_go_on(output: Path, command: str) -> Iterator[None]:
+    """Say how to continue where the sweep was stopped, or Ray cannot be started again."""
+    try:
+        yield
     except Unfinished as error:
         raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; {_again(output, command)}") from None
-    return run.search
 
 
 def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
     """Return whether a stored trial need not run again. It must if a checkpoint to keep is missing, unless it
     diverged."""
-    if not result.status.final or not sweep.keep or result.status is TrialStatus.DIVERGED:
+    if not result.status.final or not sweep.start.keep or result.status is TrialStatus.DIVERGED:
         return result.status.final
     cell, config = Cell.of(result.config), result.config
-    if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
+    if cell.optimizer not in sweep.choices or sweep.trial_at(cell, config.lr) != config:
         return True  # a trial that this sweep does not ask for
-    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
+    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.start.keep)
 
 
 @contextlib.contextmanager

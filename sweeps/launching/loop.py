@@ -75,7 +75,7 @@ def run_sweep(
     """
     began, policy, limits, resources = time.monotonic(), policy or Once(), limits or Limits(), resources or Resources()
     policy.check(sweep, limits=limits, source=source)
-    resources.check_devices(sweep.device, command=sweep.workload.name == COMMAND)
+    resources.check_devices(sweep.trial.device, command=sweep.trial.workload.name == COMMAND)
     plan = prepare(sweep, sweep, policy, target=target, output=output, source=source, resources=resources, note=note)
     with contextlib.nullcontext() if stop_after is None else time_limit(stop_after, began):
         return carry_out(plan, policy, resources=resources, limits=limits, trackers=trackers, note=note)
@@ -98,7 +98,7 @@ class PlannedSweep:
 
 def timed(sweep: Sweep, policy: Policy, resources: Resources) -> bool:
     """Return whether steps can be timed beforehand: on this machine, with models that this process can build."""
-    return policy.timed and resources.address is None and sweep.workload.name != COMMAND
+    return policy.timed and resources.address is None and sweep.trial.workload.name != COMMAND
 
 
 def prepare(

@@ -174,4 +174,4 @@ def _trial(
     )
     asked = resolve(override(asked.on(workload), settings))
     (chosen,) = asked.choices
-    return asked.trial(Cell(chosen, batch_size, seed), middle(asked.lr_grid(chosen)) if lr is None else lr)
+    return asked.trial_at(Cell(chosen, batch_size, seed), middle(asked.lr_grid(chosen)) if lr is None else lr)

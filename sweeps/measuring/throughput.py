@@ -81,8 +81,8 @@ def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
     if source not in RECIPES:
         raise ConfigError(f"{source!r} is neither a folder of results nor a recipe ({', '.join(RECIPES.names())})")
     sweep = resolve(RECIPES.make(source))
-    cells = [Cell(optimizer, sweep.batch_sizes[0], sweep.seeds[0]) for optimizer in sweep.choices]
-    return [sweep.trial(cell, middle(sweep.lr_grid(cell.optimizer))) for cell in cells], list(sweep.batch_sizes)
+    cells = [Cell(optimizer, sweep.axes.batch_sizes[0], sweep.axes.seeds[0]) for optimizer in sweep.choices]
+    return [sweep.trial_at(cell, middle(sweep.lr_grid(cell.optimizer))) for cell in cells], list(sweep.axes.batch_sizes)
 
 
 def measured_apart(

@@ -91,9 +91,9 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    workload = built(sweep.workload)
+    workload = built(sweep.trial.workload)
     step_costs: dict[str, StepCost] = {}
-    clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
+    clock = time.perf_counter if sweep.trial.device != "cpu" and device.count() else time.process_time
     deadline = time.monotonic() + most_seconds
     timing = _Timing(sweep, workload, clock, deadline)
     try:
@@ -101,7 +101,8 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
             if step_costs and time.monotonic() + timing.built > deadline:
                 first, step_costs[optimizer] = next(iter(step_costs.items()))
                 timing.told.append(
-                    f"steps of {sweep.labels[optimizer]} are assumed to cost as much as those of {sweep.labels[first]}"
+                    f"steps of {sweep.axes.labels[optimizer]} are assumed to cost as much as those of "
+                    f"{sweep.axes.labels[first]}"
                 )
                 continue
             step_costs[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
@@ -121,7 +122,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
 def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
     """Return whether the optimizer or the workload raised an error, judged by whose method was the last to be
     entered."""
-    asked = raiser = f"workload {sweep.workload.name!r}"
+    asked = raiser = f"workload {sweep.trial.workload.name!r}"
     name = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
@@ -159,10 +160,10 @@ class _Timing:
             try:
                 timed[batch_size] = self._step(optimizer, batch_size)
             except Exception:
-                if batch_size >= self.sweep.batch_sizes[0]:
+                if batch_size >= self.sweep.axes.batch_sizes[0]:
                     raise
                 # smaller than any batch of the sweep; batch normalisation, for one, needs two examples
-        largest = self.sweep.batch_sizes[-1]
+        largest = self.sweep.axes.batch_sizes[-1]
         if max(timed) < largest:
             self.told.append(f"steps beyond batch size {max(timed)} are assumed to grow like those up to it")
         sizes = sorted(timed)
@@ -172,24 +173,25 @@ class _Timing:
 
     def doubts(self) -> Iterator[str]:
         """Yield the violated assumptions of the user's own code, unless checking them would take too long."""
-        own = [text for text, choice in self.sweep.choices.items() if ":" in self.sweep.workload.name + choice.name]
+        theirs = self.sweep.trial.workload.name
+        own = [text for text, choice in self.sweep.choices.items() if ":" in theirs + choice.name]
         if self.built + (self.evaluation or 0.0) > LONG_STEP:
             return
         for optimizer in own:
-            config = self.sweep.trial(Cell(optimizer, EXAMPLES, 0), self.sweep.lr_grid(optimizer)[0])
+            config = self.sweep.trial_at(Cell(optimizer, EXAMPLES, 0), self.sweep.lr_grid(optimizer)[0])
             for doubt in doubts(dataclasses.replace(config, probe=None, batch_schedule=None), self.workload):
-                yield f"workload {self.sweep.workload.name!r}: {doubt}"
+                yield f"workload {self.sweep.trial.workload.name!r}: {doubt}"
 
     def _sizes(self) -> list[int]:
         """Return the batch sizes to time: both ends of the sweep, and smaller ones from a single example upwards."""
-        smallest, largest = self.sweep.batch_sizes[0], self.sweep.batch_sizes[-1]
+        smallest, largest = self.sweep.axes.batch_sizes[0], self.sweep.axes.batch_sizes[-1]
         between = [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size < largest]
         return sorted({*between, smallest, largest})
 
     def _step(self, optimizer: str, batch_size: int) -> float:
         """Return the seconds of a step, the minimum of a few; a very slow step is not repeated."""
         grid = self.sweep.lr_grid(optimizer)
-        config = self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0])
+        config = self.sweep.trial_at(Cell(optimizer, batch_size, 0), grid[0])
         config = dataclasses.replace(config, seed=0, batch_schedule=None)
         started = time.monotonic()
         loop = TrainingLoop(config, self.workload, pick(config.device, config.precision))

@@ -165,7 +165,8 @@ def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
     model = model_of(search)
     flops = None if model is None or seen is None else training_flops(model[0], seen * model[1])
     seconds = {text: _seconds(search, cost, text, examples[text], steps[text]) for text in sweep.choices}
-    all_seconds, on_gpu = _total(seconds.values()), cost is not None and sweep.device != "cpu" and device.count() > 0
+    on_gpu = cost is not None and sweep.trial.device != "cpu" and device.count() > 0
+    all_seconds = _total(seconds.values())
     hours = None if flops is None else accelerator_hours(flops)
     return CriticalRun(
         examples=seen,
@@ -197,7 +198,7 @@ def model_of(search: Search) -> tuple[int, float] | None:
     for result in search.trials():
         if (ran := result.workload) is not None and ran.parameters and ran.tokens_per_example:
             return ran.parameters, ran.tokens_per_example
-    workload = built(search.sweep.workload) if search.sweep.workload.name in WORKLOADS else None
+    workload = built(search.sweep.trial.workload) if search.sweep.trial.workload.name in WORKLOADS else None
     if workload is None or workload.tokens_per_example is None:
         return None
     return count_parameters(workload.build_model), workload.tokens_per_example
@@ -211,9 +212,9 @@ def _seconds(
     if examples is None:
         return None
     if cost is not None and optimizer in cost.steps:
-        middle = math.sqrt(sweep.batch_sizes[0] * sweep.batch_sizes[-1])
+        middle = math.sqrt(sweep.axes.batch_sizes[0] * sweep.axes.batch_sizes[-1])
         size = max(1, round(middle if steps is None else examples / steps))
-        return cost.steps[optimizer].seconds(size, examples / size, sweep.evaluation)
+        return cost.steps[optimizer].seconds(size, examples / size, sweep.trial.evaluation)
     took = [(float(trial.timing.get("seconds") or 0.0), trial.final_examples) for trial in search.trials()]
     timed = [(seconds, seen) for seconds, seen in took if 0 < seconds < math.inf and seen]
     return examples * sum(each for each, _ in timed) / sum(seen for _, seen in timed) if timed else None

@@ -133,7 +133,7 @@ class Progress(Observer):
         assert self._console is not None
         finished, planned = search.all_counts()
         table = Table(box=None, pad_edge=False, header_style="dim")
-        longest = max(map(len, search.sweep.labels.values()))
+        longest = max(map(len, search.sweep.axes.labels.values()))
         named = min(max(9, longest), self._console.width // 3)
         amount = search.objective.column
         columns = {"optimizer": named, "batch": 6, "best LR": 8, amount: 6, "trials": 6, "running": None}
@@ -154,7 +154,7 @@ class Progress(Observer):
             best = search.best(study)
             done, total = search.counts(study)
             table.add_row(
-                search.sweep.labels[study.optimizer],
+                search.sweep.axes.labels[study.optimizer],
                 str(study.batch_size),
                 f"{best[0]:.3g}" if best else "",
                 search.objective.text(best[1]) if best else "",

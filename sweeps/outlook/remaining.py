@@ -90,7 +90,7 @@ class _Ends:
             near = min(known, key=lambda other: abs(math.log(other / size)))
             lr, there = known[near]
         else:
-            near, lr = self._sweep.batch_sizes[(len(self._sweep.batch_sizes) - 1) // 2], 0.0
+            near, lr = self._sweep.axes.batch_sizes[(len(self._sweep.axes.batch_sizes) - 1) // 2], 0.0
         lr = (lr or middle(self._sweep.lr_grid(optimizer))) * (size / near) ** SLOPE
         gap = math.log(config.lr / lr)
         draw = random.Random(f"{self._draw}{size} {config.lr} {config.seed}").gauss(0.0, self._noise)
@@ -133,7 +133,7 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
     hopeful = {study.optimizer for study in studies if search.best(study) is not None}
     results: dict[str, dict[int, TrialResult]] = {}
     for study in studies:
-        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.seeds_of(study)]
+        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.axes.seeds_of(study)]
         ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
@@ -154,6 +154,6 @@ def _pace(sweep: Sweep, cost: Cost | None) -> Callable[[TrialConfig], float]:
         known = cost.steps.get(study.optimizer) if cost else None
         step = known or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
         steps = prior_steps(sweep, study.batch_size)
-        return step.seconds(study.batch_size, steps, sweep.evaluation) / steps
+        return step.seconds(study.batch_size, steps, sweep.trial.evaluation) / steps
 
     return lambda config: of_study(Cell.of(config).study)

@@ -55,9 +55,10 @@ def dry_run_report(
         "target": sweep.aim,
         "budgets": list(sweep.budgets),
         "unmet": sweep.unmet,
-        "axes": sweep.axes(),
+        "axes": sweep.axes.to_json(),
         "lrs": {
-            sweep.labels[text]: sorted({c.lr for c in left if Cell.of(c).optimizer == text}) for text in sweep.choices
+            label: sorted({c.lr for c in left if Cell.of(c).optimizer == text})
+            for text, label in sweep.axes.labels.items()
         },
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(left),
@@ -196,12 +197,12 @@ def outcome_report(
         lrs = {lr for lr, _ in trials}
         studies.append(
             {
-                "optimizer": search.sweep.labels[study.optimizer],
+                "optimizer": search.sweep.axes.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 **({"budget": budget, "value": best_amount} if budget else {"steps_to_target": best_amount}),
                 **({"target": target} if target else {}),
-                "at_grid_edge": best is not None and one.sweep.lr_rule is None and not one.interior(study),
+                "at_grid_edge": best is not None and one.sweep.axes.lr_rule is None and not one.interior(study),
                 "lowest_lr": min(lrs, default=None),
                 "highest_lr": max(lrs, default=None),
                 "most_examples": max((trial.final_examples for _, trial in trials), default=0),
@@ -221,7 +222,7 @@ def outcome_report(
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "metric": search.sweep.target.metric,
-        "further_metrics": [target.metric for target in search.sweep.further_targets],
+        "further_metrics": [target.metric for target in search.sweep.trial.further_targets],
         "unmet": [dict(each) for each in dict.fromkeys(tuple(one.sweep.unmet.items()) for one in searches) if each],
         "unreached": nearness.doubt,
         "best_value": nearness.best,
@@ -233,9 +234,9 @@ def outcome_report(
 def _judged(sweep: Sweep) -> tuple[int, str]:
     """Return what a search was judged by if there are several budgets or targets: the budget, or the index of the
     target and its text."""
-    if not sweep.further_targets:
+    if not sweep.trial.further_targets:
         return sweep.budget_judged or 0, ""
-    return sum(target == sweep.judged for target in sweep.further_targets), str(sweep.judged)
+    return sum(target == sweep.judged for target in sweep.trial.further_targets), str(sweep.judged)
 
 
 def outcome_lines(report: dict[str, Any]) -> list[str]:

@@ -54,7 +54,7 @@ def rows_of(search: Search) -> list[dict[str, Any]]:
         best, (done, planned) = search.best(study), search.counts(study)
         rows.append(
             {
-                "optimizer": search.sweep.labels[study.optimizer],
+                "optimizer": search.sweep.axes.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
                 "amount": search.objective.amount(best[1]) if best else None,

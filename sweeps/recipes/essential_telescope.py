@@ -5,7 +5,8 @@ from __future__ import annotations
 from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import SearchPlan, Sweep, prototype
 
 
 @RECIPES.register("essential_telescope")
@@ -13,13 +14,13 @@ def essential_telescope() -> Sweep:
     """Embedded text in muP, batch size 64, target 2.8 nats/byte; for the policy telescope(widths=16..128)."""
     return Sweep(
         name="essential_telescope",
-        workload=Choice(name="text", options={"parametrization": "mup", "context": 16}),
-        optimizers=(Choice(name="adamw"), Choice(name="muon")),
-        batch_sizes=(64,),
-        seeds=(0,),
-        target=Target(metric="validation_loss", value=2.8),
+        trial=prototype(
+            workload=Choice(name="text", options={"parametrization": "mup", "context": 16}),
+            target=Target(metric="validation_loss", value=2.8),
+            probe=None,
+        ),
+        axes=Axes(optimizers=(Choice(name="adamw"), Choice(name="muon")), batch_sizes=(64,)),
+        search=SearchPlan(prune_factor=3.0),
         max_steps=400,
         max_examples=0,
-        prune_factor=3.0,
-        probe=None,
     )

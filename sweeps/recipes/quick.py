@@ -5,8 +5,9 @@ from __future__ import annotations
 from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
+from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 
 @RECIPES.register("quick")
@@ -18,15 +19,15 @@ def quick() -> Sweep:
     """
     return Sweep(
         name="quick",
-        workload=Choice(name="text", options={"context": 16}),
-        optimizers=(Choice(name="adamw"),),
-        batch_sizes=(4, 16, 64, 128, 256),
-        seeds=(0, 1),
-        target=Target(metric="validation_loss", value=2.6),
+        trial=prototype(
+            workload=Choice(name="text", options={"context": 16}),
+            target=Target(metric="validation_loss", value=2.6),
+            micro_batch_size=128,
+        ),
+        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=(4, 16, 64, 128, 256), seeds=(0, 1)),
         max_steps=400,
         max_examples=12_000,
         schedule=ScheduleRule(warmup_examples=256),
-        micro_batch_size=128,
         expected=(100.0, 4_500.0),
         usual_precision=0.35,
     )

@@ -31,9 +31,9 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
     """
     if cost is None:
         return UNTIMED_SECONDS
-    largest = max(sweep.batch_sizes)
+    largest = max(sweep.axes.batch_sizes)
     longest = max(max(step.fixed + step.per_example * largest, step.evaluation) for step in cost.steps.values())
-    return max(UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS, MARGIN * longest)
+    return max(UNTIMED_SECONDS if sweep.trial.compile else LEAST_SECONDS, MARGIN * longest)
 
 
 def timed_apart(
@@ -50,7 +50,7 @@ def timed_apart(
     Raises:
         ConfigError: if measuring raises it, or if the process dies or hangs, as the process of every trial would.
     """
-    seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
+    seconds = silence or (UNTIMED_SECONDS if sweep.trial.compile else LEAST_SECONDS)
     with child or Child() as child:
         try:
             return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=min(seconds, give_up))
@@ -58,7 +58,7 @@ def timed_apart(
             if isinstance(error, Died) and error.hung and give_up < seconds:
                 return None
             raise ConfigError(
-                f"the first steps on workload {sweep.workload.name!r}, which are timed, fail: {error}"
+                f"the first steps on workload {sweep.trial.workload.name!r}, which are timed, fail: {error}"
             ) from None
 
 

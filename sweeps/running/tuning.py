@@ -73,8 +73,8 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         EngineLost: if Ray dies.
         Unfinished: if there is no room for Ray's own files.
     """
-    resources.check_devices(run.search.sweep.device, command=run.search.sweep.workload.name == COMMAND)
-    gpus = resources.gpus_of_trial(run.search.sweep.device)
+    resources.check_devices(run.search.sweep.trial.device, command=run.search.sweep.trial.workload.name == COMMAND)
+    gpus = resources.gpus_of_trial(run.search.sweep.trial.device)
     run.search.workers = check_placement(resources, gpus)
     setup = Setup(
         store=str(run.store.root.resolve()),
@@ -86,7 +86,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         launch=resources.launch,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
-        keep=run.search.sweep.keep,
+        keep=run.search.sweep.start.keep,
     )
     bundles = [{"CPU": float(resources.cpus), "GPU": gpus}] * resources.nodes_per_trial
     scratch, number = temporary_folder(), next(_numbers)

@@ -93,27 +93,27 @@ def tested(
         searches: list to which every search that is sent back is added.
     """
     sizes, places = list(factors), np.array([float(k) for k in factors.values()])
-    losses = np.full((len(every.seeds), len(sizes)), np.nan)
+    losses = np.full((len(every.axes.seeds), len(sizes)), np.nan)
     while True:
         answer = next_branches(
-            BranchLosses(places, losses), within, error=error, most_seeds=len(every.seeds),
+            BranchLosses(places, losses), within, error=error, most_seeds=len(every.axes.seeds),
             guess=earlier[-1].guess if earlier else 1.0, earlier=[each.losses for each in earlier],
         )  # fmt: skip
         if not answer.run:
             break
-        wanted, seed = tuple(sizes[place] for place in answer.run), every.seeds[answer.seed]
+        wanted, seed = tuple(sizes[place] for place in answer.run), every.axes.seeds[answer.seed]
         searches.append((yield every.replace(batch_sizes=wanted, seeds=(seed,)), folder))
         for trial in searches[-1].trials():
             losses[answer.seed, sizes.index(trial.config.batch_size)] = _loss(trial)
         if limits.reached or np.isnan(losses[answer.seed, list(answer.run)]).any():
             break
-    assert every.parent is not None
-    (label,) = every.labels.values()
+    assert every.start.parent is not None
+    (label,) = every.axes.labels.values()
     named = dict(zip(places.tolist(), factors.values(), strict=True))
     low, high = answer.between
     untold = [k for k, state in zip(factors.values(), answer.states, strict=True) if state is BranchState.UNTOLD]
     return TestedCheckpoint(
-        optimizer=label, examples=every.parent.examples, recovered=named[low],
+        optimizer=label, examples=every.start.parent.examples, recovered=named[low],
         lost=None if high is None else named[high], branches=int((~np.isnan(losses)).sum()), done=not answer.run,
         untold=tuple(k for k in untold if low < k < (high or math.inf)), losses=BranchLosses(places, losses),
     )  # fmt: skip

@@ -149,4 +149,4 @@ def objective_of(sweep: Sweep) -> Objective:
     if budget is None:
         return StepsToTarget(sweep.judged)
     assert sweep.target is not None
-    return FinalMetric(sweep.target, budget, sweep.within)
+    return FinalMetric(sweep.target, budget, sweep.search.within)

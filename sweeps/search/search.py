@@ -51,7 +51,8 @@ class Search:
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
         self.sweep = sweep
         self.objective = objective_of(sweep)
-        self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor, objective=self.objective)
+        resolution = sweep.search.lr_resolution
+        self.rules = Rules(resolution=resolution, prune_factor=sweep.prune_factor, objective=self.objective)
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self.workers = 0
@@ -186,12 +187,12 @@ class Search:
         return [cell for study in self.sweep.studies() for cell in self._cells_of(study)]
 
     def _cells_of(self, study: StudyKey) -> list[Cell]:
-        return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds_of(study)]
+        return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.axes.seeds_of(study)]
 
     def config(self, cell: Cell, lr: float) -> TrialConfig:
         """Return the configuration of the trial of a cell at a learning rate."""
         if (cell, lr) not in self._trials:
-            self._trials[cell, lr] = self.sweep.trial(cell, lr)
+            self._trials[cell, lr] = self.sweep.trial_at(cell, lr)
         return self._trials[cell, lr]
 
     def _ran(self, study: StudyKey, lrs: tuple[float, ...]) -> np.ndarray:
@@ -238,7 +239,7 @@ class Search:
                 return
 
     def _asks(self, course: StudyProgress) -> list[TrialRequest]:
-        study, seeds = course.study, self.sweep.seeds_of(course.study)
+        study, seeds = course.study, self.sweep.axes.seeds_of(course.study)
         if self.sweep.exhaustive:
             lrs = () if course.started else self.sweep.listed_lrs(study)
             course.started = True
@@ -260,7 +261,7 @@ class Search:
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
         """Request the first three trials: at the expected best learning rate, and a factor of 2 on either side."""
         study, lattice = course.study, self._lattices[course.study.optimizer]
-        first, *_ = seeds = self.sweep.seeds_of(study)
+        first, *_ = seeds = self.sweep.axes.seeds_of(study)
         law = self._law(course)
         position = lattice.nearest(law.log_lr, START) if law else 0
         stored = self._stored(study)
@@ -296,7 +297,7 @@ class Search:
         return expected(at, *zip(*known, strict=True)) if known else None
 
     def _prior(self, course: StudyProgress) -> Prior | None:
-        return self.sweep.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
+        return self.sweep.search.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
 
     def _sources(self, course: StudyProgress) -> str:
         """Name the sources of the prediction of :meth:`_law`."""
@@ -309,7 +310,7 @@ class Search:
         """Note the optimum once the first seed is bracketed, and start the studies that wait for it."""
         if course.settled or not course.started or self.sweep.exhaustive:
             return
-        first, lattice = [self.sweep.seeds_of(course.study)[0]], self._lattices[course.study.optimizer]
+        first, lattice = [self.sweep.axes.seeds_of(course.study)[0]], self._lattices[course.study.optimizer]
         rules = self._rules(course)
         mine = outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
         if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
@@ -334,7 +335,8 @@ class Search:
         larger = self._larger(course)
         if larger is None or self.objective.judged is None:
             return []
-        return doubted(course, larger, self._lattices[course.study.optimizer], self.sweep.seeds_of(course.study)[0])
+        first, *_ = self.sweep.axes.seeds_of(course.study)
+        return doubted(course, larger, self._lattices[course.study.optimizer], first)
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
@@ -349,7 +351,7 @@ class Search:
 
     def _too_slow(self, course: StudyProgress) -> bool:
         """Return whether the first seed took more steps than other batch sizes allow at the best learning rate."""
-        cell = Cell(course.study.optimizer, course.study.batch_size, self.sweep.seeds_of(course.study)[0])
+        cell = Cell(course.study.optimizer, course.study.batch_size, self.sweep.axes.seeds_of(course.study)[0])
         return self._steps.get(cell, 0.0) > self._most_steps(cell)
 
     def _put(self, cell: Cell, lr: float) -> None:
@@ -365,7 +367,7 @@ class Search:
             del self._queue[bisect.bisect_left(self._queue, (self._rank(cell), cell))]
 
     def _rank(self, cell: Cell) -> tuple[bool, int, int, str]:
-        later = not self.sweep.exhaustive and cell.seed != self.sweep.seeds_of(cell.study)[0]
+        later = not self.sweep.exhaustive and cell.seed != self.sweep.axes.seeds_of(cell.study)[0]
         return later, -cell.batch_size, cell.seed, cell.optimizer
 
     def _unbounded(self, cell: Cell, taken: Mapping[str, float]) -> bool:

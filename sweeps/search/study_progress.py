@@ -54,11 +54,11 @@ def inner(study: StudyKey, sweep: Sweep) -> list[StudyKey]:
     """Return the studies of the same optimizer that are searched before this one: those of earlier stages, and of its
     own stage those whose batch size is nearer to the middle."""
     mine = [each for each in sweep.studies() if each.optimizer == study.optimizer]
-    stage = sweep.stage_of(study)
-    together = [each for each in mine if sweep.stage_of(each) == stage]
+    stage = sweep.axes.plans[study].stage
+    together = [each for each in mine if sweep.axes.plans[each].stage == stage]
     centre = (len(together) - 1) // 2
     away = abs(together.index(study) - centre)
-    return [each for each in mine if sweep.stage_of(each) < stage] + [
+    return [each for each in mine if sweep.axes.plans[each].stage < stage] + [
         each for place, each in enumerate(together) if abs(place - centre) < away
     ]
 

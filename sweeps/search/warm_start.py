@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.registry.choices import Choice
 from cbs.trial.store import MANIFEST, Store
-from sweeps.spec.axes import pooled
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 
@@ -47,10 +46,10 @@ def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str]
         )
     if source is not None and source.resolve() == folder.resolve():
         raise ConfigError(f"--from {source} is the folder of this sweep, whose trials count anyway: leave it out")
-    stored = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.optimizers)}
+    stored = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.axes.optimizers)}
     for text, kept in stored.items():
         say(f"{text} starts from {kept.source}, as it was when first read: {kept.told}")
-    missing = [choice for choice in sweep.optimizers if str(choice) not in stored]
+    missing = [choice for choice in sweep.axes.optimizers if str(choice) not in stored]
     if source is not None and missing:
         taken = _taken(sweep, source, missing)
         for choice in missing:
@@ -99,11 +98,11 @@ def _unlike(sweep: Sweep, choice: Choice, group: Group, law: LearningRateLaw) ->
     optimizer's."""
     if group.choice.name != choice.name:
         return None
-    alike = ((choice, ()), (pooled(sweep, choice), tuple(sweep.tuned.get(choice.name, ()))))
+    alike = ((choice, ()), (sweep.axes.pooled(choice), tuple(sweep.axes.tuned.get(choice.name, ()))))
     return (
         (group.choice, group.tuned) not in alike,
-        group.workload.partition("(")[0] != sweep.workload.name,
-        group.workload_options != sweep.workload.options,
+        group.workload.partition("(")[0] != sweep.trial.workload.name,
+        group.workload_options != sweep.trial.workload.options,
         -len(law.inside),
     )
 

@@ -1,75 +1,123 @@
-"""``--axis momentum=0.9,0.95``: options of optimizers as axes of a sweep.
-
-Every combination of values is an optimizer of the sweep with its own learning-rate search. The analysis makes one curve
-of them: at every batch size it takes the combination of options and learning rate with the fewest steps, chosen again
-in every resample, as Shallue et al. tune momentum together with the learning rate (2019, "Measuring the Effects of Data
-Parallelism on Neural Network Training", JMLR 20:112, section 4).
-"""
+"""The axes of a sweep: what its trials differ in, and the studies that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from cbs.errors import ConfigError
-from cbs.registry.choices import Choice, parse_value, value_text
-from sweeps.spec.overrides import options_of
-from sweeps.spec.spec import Sweep
+from cbs.registry.choices import Choice, labels
+from cbs.trial.config import CONSTANT
+from sweeps.spec.cell import StagedStudy, StudyKey, study_label
+from sweeps.spec.lr_rule import PrescribedRate
 
 
-def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
-    """Return the sweep with axes of the form ``option=value,value,...``.
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """Values that the trials of a sweep differ in: every combination runs, unless ``staged`` lists those that do.
 
-    ``option`` applies to every optimizer that has it, ``optimizer.option`` to that optimizer only.
-
-    Args:
-        sweep: the sweep, with its optimizers set.
-        axes: the axes; at every batch size the best value of each is searched for.
-
-    Raises:
-        ConfigError: if an axis is wrong; the message names it and the reason.
+    Attributes:
+        optimizers: optimizers with their options; one name may appear several times with different options.
+        tuned: options of each optimizer, by its name, that are tuned at every batch size like the learning rate, see
+            :mod:`sweeps.spec.flags`; choices that differ only in these options form one curve in an analysis.
+        batch_schedules: batch-size schedules with their options, each combined with every optimizer; see
+            :mod:`cbs.schedules.batch_size`.
+        batch_sizes: batch sizes in examples, increasing.
+        lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
+        lr_rule: one learning rate for every batch size, instead of ``lrs`` and of a search.
+        seeds: seeds; every cell of the grid runs once per seed.
+        budgets: numbers of examples after which the metric is read, instead of steps to a target: every trial sees that
+            many, whatever it reaches. If the learning-rate schedule ends with the budget, each budget has its own
+            trials; otherwise the trials of the largest budget serve all.
+        staged: the studies of a sweep that grows, each with seeds of its own, in place of every combination of the
+            axes, which hold all their values.
     """
-    for text in axes:
-        sweep = _with_axis(sweep, text)
-    return sweep
 
+    optimizers: tuple[Choice, ...]
+    batch_sizes: tuple[int, ...]
+    tuned: dict[str, list[str]] = field(default_factory=dict)
+    batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
+    lrs: tuple[float, ...] | None = None
+    lr_rule: PrescribedRate | None = None
+    seeds: tuple[int, ...] = (0,)
+    budgets: tuple[int, ...] = ()
+    staged: tuple[StagedStudy, ...] = ()
 
-def _with_axis(sweep: Sweep, text: str) -> Sweep:
-    key, equals, listed = (part.strip() for part in text.partition("="))
-    if not (key and equals):
-        raise ConfigError(f"--axis takes option=value,value,..., got {text!r}; for example --axis momentum=0.9,0.95")
-    values = parse_value(f"[{listed}]")
-    texts = list(dict.fromkeys(map(value_text, values)))
-    if len(texts) < len(values):
-        raise ConfigError(f"--axis {text}: a value appears twice")
-    if len(texts) < 2:
-        raise ConfigError(f"--axis {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
-    names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
-    # names of optimizers from libraries contain a dot themselves: torch.adam.eps
-    mine = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), None)
-    option = mine[1] if mine else key.removeprefix("optimizer.")
-    having = [name for name in ([mine[0]] if mine else names) if option in options_of(name)]
-    if not having:
-        known = sorted(set().union(*map(options_of, names)))
-        near = get_close_matches(option, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
-        raise ConfigError(
-            f"--axis {text}: an axis is a setting of the sweep, as --set has them, or an option of an optimizer, and "
-            f"{', '.join(names)} has no {option!r}{hint}"
+    def __post_init__(self) -> None:
+        for axis in ("optimizers", "batch_schedules", "batch_sizes", "seeds", "lrs"):
+            values = getattr(self, axis)
+            if values is None:
+                continue
+            if not values:
+                raise ConfigError(f"a sweep needs at least one value of {axis}")
+            keys = [str(value) if isinstance(value, Choice) else value for value in values]
+            if len(set(keys)) != len(keys):
+                raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
+            if axis not in ("optimizers", "batch_schedules"):
+                object.__setattr__(self, axis, tuple(sorted(values)))
+        object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
+        for batch_size in self.batch_sizes:
+            if not isinstance(batch_size, int) or batch_size < 1:
+                raise ConfigError(f"batch sizes must be whole numbers of at least 1, got {batch_size}")
+        for lr in self.lrs or ():
+            if not (math.isfinite(lr) and lr > 0):
+                raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
+        for batch_size in self.batch_sizes if self.lr_rule is not None else ():
+            self.lr_rule.at(batch_size)  # type: ignore[union-attr]
+
+    @functools.cached_property
+    def curves(self) -> dict[str, tuple[Choice, Choice | None]]:
+        """Every optimizer under every batch schedule, ``None`` for a constant batch size, by the text that identifies
+        both in studies and cells."""
+        schedules = [None if schedule == Choice(name=CONSTANT) else schedule for schedule in self.batch_schedules]
+        return {
+            study_label(choice, schedule): (choice, schedule) for choice in self.optimizers for schedule in schedules
+        }
+
+    @functools.cached_property
+    def labels(self) -> dict[str, str]:
+        """Names for display by the same texts: the optimizer's name with what distinguishes its variants."""
+        optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
+        schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
+        return {
+            text: study_label(optimizers[str(choice)], schedule and schedules[str(schedule)])
+            for text, (choice, schedule) in self.curves.items()
+        }
+
+    @functools.cached_property
+    def plans(self) -> dict[StudyKey, StagedStudy]:
+        """The studies in order: every combination of curve and batch size, or those of the stages."""
+        if self.staged:
+            order = {text: place for place, text in enumerate(self.curves)}
+            in_order = sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))
+            return {plan.study: plan for plan in in_order}
+        studies = [StudyKey(text, batch_size) for text in self.curves for batch_size in self.batch_sizes]
+        return {study: StagedStudy(study, 0, self.seeds) for study in studies}
+
+    def seeds_of(self, study: StudyKey) -> tuple[int, ...]:
+        """Return the seeds of a study, increasing."""
+        return self.plans[study].seeds
+
+    def pooled(self, choice: Choice) -> Choice:
+        """Return an optimizer without its tuned options, under which an analysis pools all their values."""
+        tuned: Sequence[str] = self.tuned.get(choice.name, ())
+        return Choice(
+            name=choice.name, options={key: value for key, value in choice.options.items() if key not in tuned}
         )
-    for choice in sweep.optimizers:
-        if choice.name in having and option in choice.options:
-            raise ConfigError(f"--axis {text}: {choice} has a value of {option} already; leave one of the two out")
-    optimizers = tuple(
-        Choice(name=choice.name, options=choice.options | ({option: value} if choice.name in having else {}))
-        for choice in sweep.optimizers
-        for value in (values if choice.name in having else values[:1])
-    )
-    tuned = {name: sorted({*sweep.tuned.get(name, []), option}) for name in having}
-    return sweep.replace(optimizers=optimizers, tuned=sweep.tuned | tuned)
 
-
-def pooled(sweep: Sweep, choice: Choice) -> Choice:
-    """Return an optimizer of the sweep without its tuned options, under which an analysis pools all their values."""
-    tuned = sweep.tuned.get(choice.name, [])
-    return Choice(name=choice.name, options={key: value for key, value in choice.options.items() if key not in tuned})
+    def to_json(self) -> dict[str, Any]:
+        """Return the axes as plain JSON values."""
+        schedules = [str(schedule) for schedule in self.batch_schedules]
+        return {
+            "optimizers": [str(choice) for choice in self.optimizers],
+            **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
+            **({"tuned": self.tuned} if self.tuned else {}),
+            "batch_sizes": list(self.batch_sizes),
+            "lrs": None if self.lrs is None else list(self.lrs),
+            **({} if self.lr_rule is None else {"lr_rule": [str(self.lr_rule)]}),
+            **({"budgets": list(self.budgets)} if self.budgets else {}),
+            "seeds": list(self.seeds),
+        }

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cbs.trial.config import TrialConfig
 
 
-def study_label(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
+def study_label(optimizer: Choice | str, batch_schedule: Choice | str | None) -> str:
     """Return the text by which studies identify an optimizer under a batch schedule."""
     return str(optimizer) if batch_schedule is None else f"{optimizer}, {batch_schedule}"
 

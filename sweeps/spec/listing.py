@@ -91,15 +91,15 @@ def routed(sweep: Sweep) -> dict[str, Routing]:
     """
     routings = {}
     with torch.random.fork_rng(devices=[]):
-        for choice in sweep.optimizers:
+        for choice in sweep.axes.optimizers:
             options = OPTIMIZERS[choice.name].defaults | choice.options
             if "matrices" in options:
                 try:
-                    routings[choice.name] = route(built(sweep.workload).build_model(), options["matrices"])
+                    routings[choice.name] = route(built(sweep.trial.workload).build_model(), options["matrices"])
                 except ValueError as error:
                     raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
     if not routings:
-        names = " and ".join(choice.name for choice in sweep.optimizers)
+        names = " and ".join(choice.name for choice in sweep.axes.optimizers)
         raise ConfigError(f"{names}: all parameters are treated alike, so there is nothing to show for a workload")
     return routings
 

@@ -1,4 +1,4 @@
-"""``--lr-rule``: one learning rate for every batch size, from a rule or a table instead of a search."""
+"""``--lrs sqrt:5e-3@32768``: one learning rate for every batch size, from a rule or a table, instead of a search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PrescribedRate:
         """
         if self.power is None:
             if batch_size not in self.lrs:
-                raise ConfigError(f"--lr-rule has no learning rate for batch size {batch_size}; add {batch_size}:LR")
+                raise ConfigError(f"there is no learning rate for batch size {batch_size}; add {batch_size}:LR")
             return self.lrs[batch_size]
         ((size, lr),) = self.lrs.items()
         return float(f"{lr * (batch_size / size) ** self.power:.6g}")
@@ -45,6 +45,11 @@ class PrescribedRate:
         name = next(name for name, power in POWERS.items() if power == self.power)
         ((size, lr),) = self.lrs.items()
         return f"{name}:{lr:g}@{size}"
+
+
+def is_rule(text: str) -> bool:
+    """Return whether the learning rates that a user gave are a rule or a table, and not a list to try."""
+    return ":" in text
 
 
 def parse_lr_rule(text: str) -> PrescribedRate:
@@ -65,12 +70,12 @@ def parse_lr_rule(text: str) -> PrescribedRate:
     for size_text, lr_text in pairs:
         size, lr = _number(size_text), _number(lr_text)
         if not (size >= 1 and size == int(size) and lr > 0):
-            raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
+            raise ConfigError(f"a rule for learning rates is {_FORMS}; got {text!r}")
         if int(size) in lrs:
-            raise ConfigError(f"--lr-rule {text}: batch size {int(size)} appears twice")
+            raise ConfigError(f"learning rates {text}: batch size {int(size)} appears twice")
         lrs[int(size)] = lr
     if not lrs:
-        raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
+        raise ConfigError(f"a rule for learning rates is {_FORMS}; got {text!r}")
     return PrescribedRate(power=POWERS.get(name.strip()), lrs=lrs)
 
 

@@ -30,6 +30,8 @@ PLAIN = (
     "compile",
     "device",
 )
+FIELD = {"search": "method"}
+"""Fields whose keys have other names."""
 NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation", "parent")
 OF_PARENT = ("examples", "optimizer", "warmup_examples")
@@ -124,14 +126,14 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             return sweep.replace(**{head: () if value is None else [value] if isinstance(value, str) else value})
         if head not in PLAIN:
             raise ConfigError(_unknown(sweep, key))
-        current = getattr(sweep, head)
+        current = sweep.value(FIELD.get(head, head))
         if current is not None and not _same_kind(current, value) and not (head in _NONE_TOO and value is None):
             raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
         if head == "micro_batch_size" and value is not None and not isinstance(value, int):
             raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
-        return sweep.replace(**{head: value})
+        return sweep.replace(**{FIELD.get(head, head): value})
     if head in _NESTED:
-        part = getattr(sweep, head)
+        part = sweep.value(head)
         if part is None:
             raise ConfigError(f"--set {key}: trials start from fresh weights; give --from-checkpoint PATH first")
         if head == "schedule" and option in batch_schedule_options():
@@ -147,16 +149,16 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     if head == "target":
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ConfigError(f"--set {key}: expected the value of {option} to train to, got {value!r}")
-        others = [target for target in sweep.further_targets if target.metric != option]
+        others = [target for target in sweep.trial.further_targets if target.metric != option]
         return sweep.replace(further_targets=(*others, Target(metric=option, value=value)))
     if head == "workload":
-        return sweep.replace(workload=_with_option(sweep.workload, option, value))
+        return sweep.replace(workload=_with_option(sweep.trial.workload, option, value))
     if head in _OPTIONAL:
-        choice = getattr(sweep, head)
+        choice = sweep.value(head)
         if choice is None:
             raise ConfigError(f"--set {key}: the sweep has no {head}; set {head}=NAME first")
         return sweep.replace(**{head: _with_option(choice, option, value)})
-    names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
+    names = list(dict.fromkeys(choice.name for choice in sweep.axes.optimizers))
     # Names of optimizers from libraries contain a dot themselves: torch.adam.eps.
     head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
     if head in names or head == "optimizer":
@@ -165,7 +167,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             near = get_close_matches(option, sorted(set().union(*map(options_of, names))), n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; 'cbs optimizers {names[0]}' shows those there are"
             raise ConfigError(f"--set {key}: no optimizer of the sweep has an option {option!r}{hint}")
-        optimizers = tuple(_with_option(c, option, value) if c.name in having else c for c in sweep.optimizers)
+        optimizers = tuple(_with_option(c, option, value) if c.name in having else c for c in sweep.axes.optimizers)
         return sweep.replace(optimizers=optimizers)
     if head in OPTIMIZERS:
         raise ConfigError(
@@ -205,13 +207,13 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 
 def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sweep:
     """Return the sweep with an option set in all its batch schedules that have it."""
-    having = [choice for choice in sweep.batch_schedules if option in batch_schedule_options(choice.name)]
+    having = [choice for choice in sweep.axes.batch_schedules if option in batch_schedule_options(choice.name)]
     if not having:
-        names = ", ".join(choice.name for choice in sweep.batch_schedules)
+        names = ", ".join(choice.name for choice in sweep.axes.batch_schedules)
         raise ConfigError(f"--set {key}: no batch schedule of the sweep ({names}) has an option {option!r}")
     return sweep.replace(
         batch_schedules=tuple(
-            _with_option(choice, option, value) if choice in having else choice for choice in sweep.batch_schedules
+            _with_option(choice, option, value) if choice in having else choice for choice in sweep.axes.batch_schedules
         )
     )
 
@@ -223,9 +225,11 @@ def options_of(optimizer: str) -> set[str]:
 
 
 def _unknown(sweep: Sweep, key: str) -> str:
-    nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
+    nested = [f"{part}.{name}" for part in _NESTED for name in _fields(sweep.value(part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
-    options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
+    options = [
+        f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.axes.optimizers))
+    ]
     known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
     if key == "help":
         return f"--set: the keys are {', '.join(known)}; 'cbs settings' says what they mean"

@@ -23,11 +23,11 @@ from cbs.schedules.learning_rate import SCHEDULES
 from cbs.training.averaging import AVERAGES
 from cbs.training.metrics import METRICS
 from cbs.training.probe_options import ProbeOptions
-from cbs.trial.config import DEVICES
+from cbs.trial.config import DEVICES, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.workloads import WORKLOADS
-from sweeps.spec.overrides import NAMES, OF_PARENT, PLAIN, RUN, typed
-from sweeps.spec.spec import SEARCHES, Sweep
+from sweeps.spec.overrides import FIELD, NAMES, OF_PARENT, PLAIN, RUN, typed
+from sweeps.spec.spec import SEARCHES, SearchPlan, Sweep
 
 _ENTRY = re.compile(r"^(?:    )?(\w[\w, ]*): (.*)$")
 _ROLE = re.compile(r":\w+:`~?\.?([^`]*)`")
@@ -111,14 +111,16 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
     Args:
         sweep: sweep whose values are shown as defaults.
     """
-    said = documented(Sweep.__doc__)
+    said: dict[str, str] = {}
+    for part in (TrialConfig, SearchPlan, Sweep):
+        said |= documented(part.__doc__)
     names = {"metrics": METRICS.names(), "diagnostics": DIAGNOSTICS.names(), "device": DEVICES, "search": SEARCHES}
 
     def of_sweep(group: str, keys: Iterable[str]) -> Iterator[SweepSetting]:
         for key in keys:
             among = f" Among {', '.join(names[key])}." if key in names else ""
-            value = getattr(sweep, key)
-            yield SweepSetting(group, key, typed(None if value == () else value), said[key] + among)
+            value = sweep.value(FIELD.get(key, key))
+            yield SweepSetting(group, key, typed(None if value == () else value), said[FIELD.get(key, key)] + among)
 
     def of_parent() -> Iterator[SweepSetting]:
         meanings = documented(Parent.__doc__)
@@ -127,7 +129,7 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
                 default = "..." if field.default is dataclasses.MISSING else typed(field.default)
                 yield SweepSetting("With --from-checkpoint", f"parent.{field.name}", default, meanings[field.name])
 
-    probe = "none" if sweep.probe is None else sweep.probe.name
+    probe = "none" if sweep.trial.probe is None else sweep.trial.probe.name
     averages = f"{said['averaging']} Among {', '.join(AVERAGES.names())}."
     return [
         *of_sweep("Of every trial", (*PLAIN, *NAMES)),
@@ -135,9 +137,9 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
         *_fields("Learning-rate schedule", "schedule", sweep.schedule, {"name": SCHEDULES.names()}),
         *_options("With schedule.name={}", "schedule", SCHEDULES, 1),
         *_options("With --schedule {}", "schedule", BATCH_SCHEDULES, 1),
-        *_fields("When the metric is measured", "evaluation", sweep.evaluation, {}),
+        *_fields("When the metric is measured", "evaluation", sweep.trial.evaluation, {}),
         *of_parent(),
-        SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none; the same as --probe."),
+        SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none."),
         *_fields("Noise scale", "probe", ProbeOptions(source=probe), {}),
         SweepSetting("Average of the weights", "averaging", "none", averages),
         *_options("With averaging={}", "averaging", AVERAGES, 1),

@@ -1,4 +1,4 @@
-"""A sweep: its axes, what all its trials share, and the trials that follow from both. Knows nothing of Ray."""
+"""A sweep: a prototype of its trials, their axes, the search and the start. Knows nothing of Ray."""
 
 from __future__ import annotations
 
@@ -11,23 +11,12 @@ from typing import Any
 from cbs.diagnostics import build_diagnostics
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from cbs.registry.choices import labels
-from cbs.trial.config import (
-    COMMAND,
-    CONSTANT,
-    Choice,
-    EvaluationPlan,
-    TrialConfig,
-    clip_norm_or_none,
-    fingerprint,
-    plain_values,
-    sorted_names,
-)
+from cbs.trial.config import COMMAND, Choice, TrialConfig, fingerprint, plain_values
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
+from sweeps.spec.axes import Axes
 from sweeps.spec.budgets import check_budget
-from sweeps.spec.cell import Cell, StagedStudy, StudyKey, study_label
-from sweeps.spec.lr_rule import PrescribedRate
+from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -37,172 +26,154 @@ BUDGET_GROWTH = 1.1
 """Smallest ratio of the steps of two evaluations in trials that end with their budget; the sweep's own is used if it is
 larger. The whole curve of such a trial is read, by linear interpolation in ln steps."""
 
-_NO_PROTOCOL = (
-    *("name", "expected", "usual_precision", "metric"),
-    *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
-    *("search", "lr_resolution", "warm_start", "judged_at", "judged_by", "within"),
-    *("trunk", "keep", "staged"),
-)
-"""Fields that may differ between trials of one protocol: the axes, and what decides which trials are run."""
+UNRESOLVED = Target(metric="", value=0.0)
+"""Target of a prototype as long as it is not known: the workload's own."""
+
+_SET_BY_AXES = (*("optimizer", "lr", "batch_size", "seed", "batch_schedule", "max_steps", "parent", "stops_at_target"),)
+"""Fields of the prototype that say nothing, because the axes, the start and the budget set them in every trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """A grid over optimizer x batch size x learning rate x seed, and what every trial of it shares.
+class SearchPlan:
+    """How the best learning rate of every optimizer and batch size is found.
 
     Attributes:
-        name: name of the recipe it came from.
-        workload: the workload.
-        optimizers: optimizers with their options; one name may appear several times with different options.
-        tuned: options of each optimizer, by its name, that are tuned at every batch size like the learning rate, see
-            :mod:`sweeps.spec.axes`; choices that differ only in these options form one curve in an analysis.
-        batch_schedules: batch-size schedules with their options, each combined with every optimizer; see
-            :mod:`cbs.schedules.batch_size`.
-        batch_sizes: batch sizes in examples, increasing.
-        lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
-        lr_rule: one learning rate for every batch size, instead of ``lrs`` and of a search.
-        search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
+        method: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
             one has a worse one on either side; ``"grid"`` tries all of them on every seed, which is always done if
             ``lrs`` are given.
         lr_resolution: smallest ratio between two learning rates of a search.
         warm_start: learning rates at which the search starts, by the text of an optimizer, see
             :mod:`sweeps.search.warm_start`.
-        seeds: seeds; every cell of the grid runs once per seed.
-        metric: the metric of the target if it is not the workload's own: another metric of the workload, or one of
-            :data:`cbs.training.metrics.METRICS`.
-        target: target at which a trial stops; ``None`` takes the workload's own.
-        further_targets: targets on other metrics, all of which a trial also has to reach before it stops. No trial is
-            pruned then.
-        max_steps: together with ``max_examples`` the largest number of updates that a trial may take to the target:
-            ``max_steps + max_examples / batch_size``.
-        max_examples: second part of the largest number of updates that a trial may take to the target, see
-            ``max_steps``.
-        budgets: numbers of examples after which the metric is read, instead of steps to a target: every trial sees that
-            many, whatever it reaches. If the learning-rate schedule ends with the budget, each budget has its own
-            trials; otherwise the trials of the largest budget serve all.
-        judged_by: the metric of the target whose steps the learning-rate search minimises; ``None`` for that of
-            ``target``.
-        judged_at: the one of ``budgets`` at which the learning-rate search reads the metric; ``None`` for the largest.
+        judged_by: the metric of the target whose steps the search minimises; ``None`` for that of ``target``.
+        judged_at: the one of ``budgets`` at which the search reads the metric; ``None`` for the largest.
         within: difference of the metric that matters, by which the search at equal budgets decides which learning rates
             are near the best; ``None`` for what a few percent of the data are worth.
+        prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
+            With budgets or several targets none is stopped.
+    """
+
+    method: str = "bracket"
+    lr_resolution: float = 1.04
+    warm_start: dict[str, Prior] = field(default_factory=dict)
+    judged_by: str | None = None
+    judged_at: int | None = None
+    within: float | None = None
+    prune_factor: float | None = 1.3
+
+    def __post_init__(self) -> None:
+        if self.method not in SEARCHES:
+            raise ConfigError(f"unknown search {self.method!r}; known: {', '.join(SEARCHES)}")
+        if not 1.01 < self.lr_resolution <= 2.0:
+            raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
+        if self.prune_factor is not None and not self.prune_factor > 1.0:
+            raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
+            raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where trials start, and what they keep for others to start from.
+
+    Attributes:
         parent: the checkpoint from which every trial starts; ``None`` for fresh weights.
         trunk: batch size and learning rate of the run that wrote the checkpoint, if the trials are branches of it; they
             may share a folder with it and with branches of other checkpoints.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
-        staged: the studies of a sweep that grows, each with seeds of its own, in place of every combination of the
-            axes, which hold all their values.
-        schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
-        clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
-        averaging: average of the weights that is validated; ``None`` for the weights themselves.
-        micro_batch_size: examples per forward and backward pass.
-        prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
-        evaluation: when the validation metric is measured.
-        metrics: further metrics that are measured at every evaluation.
-        probe: how the noise scale of every step is measured; ``None`` for not at all.
-        diagnostics: further quantities that are recorded at every step.
-        diagnostics_every: number of steps from one recording of diagnostics to the next, starting with the first step.
-        precision: ``"float32"`` or ``"bfloat16"``.
-        compile: whether models go through ``torch.compile``.
-        device: where models train.
-        unknown: settings of an external training program that it did not report, see
-            :class:`cbs.trial.config.TrialConfig`.
+    """
+
+    parent: Parent | None = None
+    trunk: tuple[int, float] | None = None
+    keep: tuple[int, ...] = ()
+
+    def parent_of(self, batch_size: int, lr: float) -> Parent | None:
+        """Return the parent of a trial, with how the trial differs from the run that wrote the checkpoint."""
+        if self.parent is None or self.trunk is None:
+            return self.parent
+        size, rate = self.trunk
+        return dataclasses.replace(self.parent, batch_factor=batch_size / size, lr_factor=lr / rate)
+
+
+def prototype(*, workload: Choice, target: Target | None = None, **shared: Any) -> TrialConfig:
+    """Return a prototype of the trials of a sweep.
+
+    Args:
+        workload: the workload.
+        target: target at which a trial stops; ``None`` takes the workload's own.
+        shared: further fields of :class:`~cbs.trial.config.TrialConfig` that all trials share.
+
+    Raises:
+        ConfigError: if a value is out of its domain.
+    """
+    return TrialConfig(
+        workload=workload,
+        target=UNRESOLVED if target is None else target,
+        optimizer=Choice(name="sgd"),
+        lr=1.0,
+        batch_size=1,
+        seed=0,
+        max_steps=1,
+        **shared,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A prototype trial, the axes along which trials differ from it, the search of learning rates, and the start.
+
+    Attributes:
+        name: name of the recipe it came from.
+        trial: the prototype, see :func:`prototype`: what all trials share. What the other fields of the sweep set in
+            every trial says nothing in it.
+        axes: what trials differ in.
+        search: how learning rates are searched.
+        start: the checkpoint from which trials start, if any.
+        metric: the metric of the target if it is not the workload's own: another metric of the workload, or one of
+            :data:`cbs.training.metrics.METRICS`.
+        max_steps: together with ``max_examples`` the largest number of updates that a trial may take to the target:
+            ``max_steps + max_examples / batch_size``.
+        max_examples: second part of the largest number of updates that a trial may take to the target, see
+            ``max_steps``.
+        schedule: learning-rate schedule; batch schedules are an axis.
         expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates and for the
             batch sizes with which a sweep begins that finds them.
         usual_precision: half-width of the interval of ``ln B_crit`` to which such a sweep goes if none is requested.
     """
 
     name: str
-    workload: Choice
-    optimizers: tuple[Choice, ...]
-    batch_sizes: tuple[int, ...]
-    tuned: dict[str, list[str]] = field(default_factory=dict)
-    batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
-    lrs: tuple[float, ...] | None = None
-    lr_rule: PrescribedRate | None = None
-    search: str = "bracket"
-    lr_resolution: float = 1.04
-    warm_start: dict[str, Prior] = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0,)
+    trial: TrialConfig
+    axes: Axes
+    search: SearchPlan = field(default_factory=SearchPlan)
+    start: Start = field(default_factory=Start)
     metric: str | None = None
-    target: Target | None = None
-    further_targets: tuple[Target, ...] = ()
-    judged_by: str | None = None
     max_steps: int = 2_000
     max_examples: int = 100_000
-    budgets: tuple[int, ...] = ()
-    judged_at: int | None = None
-    within: float | None = None
-    parent: Parent | None = None
-    trunk: tuple[int, float] | None = None
-    keep: tuple[int, ...] = ()
-    staged: tuple[StagedStudy, ...] = ()
     schedule: ScheduleRule = field(default_factory=ScheduleRule)
-    clip_norm: float | None = None
-    averaging: Choice | None = None
-    micro_batch_size: int | None = None
-    prune_factor: float | None = 1.3
-    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
-    metrics: tuple[str, ...] = ()
-    probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
-    diagnostics: tuple[str, ...] = ()
-    diagnostics_every: int = 1
-    precision: str = "float32"
-    compile: bool = False
-    device: str = "auto"
-    unknown: tuple[str, ...] = ()
     expected: tuple[float, float] | None = None
     usual_precision: float = 0.2
 
     def __post_init__(self) -> None:
-        for axis in ("optimizers", "batch_schedules", "batch_sizes", "seeds", "lrs"):
-            values = getattr(self, axis)
-            if values is None:
-                continue
-            if not values:
-                raise ConfigError(f"a sweep needs at least one value of {axis}")
-            keys = [str(value) if isinstance(value, Choice) else value for value in values]
-            if len(set(keys)) != len(keys):
-                raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
-            if axis not in ("optimizers", "batch_schedules"):
-                object.__setattr__(self, axis, tuple(sorted(values)))
-        for batch_size in self.batch_sizes:
-            if not isinstance(batch_size, int) or batch_size < 1:
-                raise ConfigError(f"batch sizes must be whole numbers of at least 1, got {batch_size}")
-        for lr in self.lrs or ():
-            if not (math.isfinite(lr) and lr > 0):
-                raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
-        if self.search not in SEARCHES:
-            raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
-        if not 1.01 < self.lr_resolution <= 2.0:
-            raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
-        if self.prune_factor is not None and not self.prune_factor > 1.0:
-            raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
-        if self.lr_rule is not None:
-            if self.lrs is not None:
-                raise ConfigError("--lrs are tried at every batch size, --lr-rule gives one for each: leave one out")
-            for batch_size in self.batch_sizes:
-                self.lr_rule.at(batch_size)
-        if self.further_targets:
-            object.__setattr__(self, "prune_factor", None)
-        if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
-            raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
         if self.budgets:
-            if self.further_targets:
-                raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")
-            object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
-            object.__setattr__(self, "prune_factor", None)
-            continued = self.parent is not None and bool(self.parent.examples)
-            check_budget(self.budgets[0], self.batch_sizes[-1], None if continued else self.schedule)
-        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
-        object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
-        object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
-        build_diagnostics(self.diagnostics, compiled=self.compile)
-        if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
-            raise ConfigError(f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}")
+            continued = self.start.parent is not None and bool(self.start.parent.examples)
+            check_budget(self.budgets[0], self.axes.batch_sizes[-1], None if continued else self.schedule)
+        build_diagnostics(self.trial.diagnostics, compiled=self.trial.compile)
         if self.max_steps < 1 or self.max_examples < 0:
             raise ConfigError(
                 f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
             )
+
+    def replace(self, **changes: Any) -> Sweep:
+        """Return a copy with some fields changed, of the sweep itself or of its parts: see :data:`PART_OF`."""
+        parts: dict[str, dict[str, Any]] = {}
+        for name in [name for name in changes if PART_OF.get(name)]:
+            parts.setdefault(PART_OF[name], {})[name] = changes.pop(name)
+        for part, changed in parts.items():
+            changes[part] = dataclasses.replace(changes.get(part, getattr(self, part)), **changed)
+        return dataclasses.replace(self, **changes)
+
+    def value(self, name: str) -> Any:
+        """Return the value of a field of the sweep or of one of its parts, as :meth:`replace` names it."""
+        return getattr(getattr(self, PART_OF[name]) if PART_OF.get(name) else self, name)
 
     @functools.cached_property
     def parts(self) -> list[Sweep]:
@@ -211,8 +182,8 @@ class Sweep:
         With budgets there is one for every budget, the one whose trials serve the others first; with further targets
         one for every target; otherwise it is the sweep itself.
         """
-        if self.further_targets and self.judged_by is None:
-            return [self, *(self.replace(judged_by=target.metric) for target in self.further_targets)]
+        if self.trial.further_targets and self.search.judged_by is None:
+            return [self, *(self.replace(judged_by=target.metric) for target in self.trial.further_targets)]
         if not self.budgets:
             return [self]
         if self.shares_trials:
@@ -223,73 +194,70 @@ class Sweep:
     def shares_trials(self) -> bool:
         """Whether the trials of the first part serve all others: there are several targets, or the schedule does not
         end with the budget."""
-        return bool(self.further_targets) or (bool(self.budgets) and not self.schedule.ends_with(self.budgets[-1]))
+        ends = bool(self.budgets) and self.schedule.ends_with(self.budgets[-1])
+        return bool(self.trial.further_targets) or (bool(self.budgets) and not ends)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Numbers of examples after which the metric is read, see :class:`~sweeps.spec.axes.Axes`."""
+        return self.axes.budgets
+
+    @property
+    def prune_factor(self) -> float | None:
+        """The bound of :class:`SearchPlan`; ``None`` where no trial is stopped."""
+        return None if self.trial.further_targets or self.budgets else self.search.prune_factor
+
+    @property
+    def target(self) -> Target | None:
+        """The target at which a trial stops; ``None`` as long as it is not known."""
+        return None if self.trial.target == UNRESOLVED else self.trial.target
 
     @property
     def aim(self) -> str:
         """All targets in words."""
-        return " and ".join(map(str, [self.target, *self.further_targets]))
+        return " and ".join(map(str, self.trial.targets))
 
     @property
     def judged(self) -> Target | None:
         """The target whose steps the search minimises."""
-        return next((target for target in self.further_targets if target.metric == self.judged_by), self.target)
+        further = self.trial.further_targets
+        return next((target for target in further if target.metric == self.search.judged_by), self.target)
 
     @property
     def unmet(self) -> dict[int, int]:
         """Number of examples that trials see, by batch size, where the largest budget is not a whole number of
         batches."""
-        met = {size: size * self.budget(size) for size in self.batch_sizes} if self.budgets else {}
+        met = {size: size * self.budget(size) for size in self.axes.batch_sizes} if self.budgets else {}
         return {size: examples for size, examples in met.items() if examples != self.budgets[-1]}
 
     @property
     def budget_judged(self) -> int | None:
         """Number of examples at which the metric is read; ``None`` if trials run to the target."""
-        return self.judged_at or (self.budgets[-1] if self.budgets else None)
-
-    def replace(self, **changes: Any) -> Sweep:
-        """Return a copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
+        return self.search.judged_at or (self.budgets[-1] if self.budgets else None)
 
     def on(self, workload: str) -> Sweep:
         """Return the sweep on another workload with that workload's own target; unchanged if it is the same
         workload."""
-        if workload == self.workload.name:
+        if workload == self.trial.workload.name:
             return self
-        return self.replace(workload=Choice(name=workload), target=None, expected=None)
+        return self.replace(workload=Choice(name=workload), target=UNRESOLVED, expected=None)
 
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:
         """The optimizers by their text under every batch schedule, which is the key in studies and cells."""
-        return {study_label(choice, schedule): choice for choice, schedule in self._pairs}
-
-    @functools.cached_property
-    def labels(self) -> dict[str, str]:
-        """Names for display by the same keys: the optimizer's name with what distinguishes its variants."""
-        optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
-        schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
-        return {
-            study_label(choice, schedule): f"{optimizers[str(choice)]}, {schedules[str(schedule)]}"
-            if schedule
-            else optimizers[str(choice)]
-            for choice, schedule in self._pairs
-        }
-
-    @property
-    def _pairs(self) -> list[tuple[Choice, Choice | None]]:
-        schedules = [None if schedule == Choice(name=CONSTANT) else schedule for schedule in self.batch_schedules]
-        return [(choice, schedule) for choice in self.optimizers for schedule in schedules]
+        return {text: choice for text, (choice, _) in self.axes.curves.items()}
 
     @property
     def exhaustive(self) -> bool:
         """Whether every learning rate of a list is tried on every seed."""
-        return self.search != "bracket" or self.lrs is not None or self.lr_rule is not None
+        return self.search.method != "bracket" or self.axes.lrs is not None or self.axes.lr_rule is not None
 
     def listed_lrs(self, study: StudyKey) -> tuple[float, ...]:
         """Return the learning rates of a study that is not searched."""
-        if (own := self._plans[study].lrs) is not None:
+        if (own := self.axes.plans[study].lrs) is not None:
             return own
-        return self.lr_grid(study.optimizer) if self.lr_rule is None else (self.lr_rule.at(study.batch_size),)
+        rule = self.axes.lr_rule
+        return self.lr_grid(study.optimizer) if rule is None else (rule.at(study.batch_size),)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
         """Return the learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own; a search
@@ -298,11 +266,11 @@ class Sweep:
         Raises:
             ConfigError: if none are given and it has none of its own.
         """
-        if self.lr_rule is not None:
-            return tuple(sorted(set(map(self.lr_rule.at, self.batch_sizes))))
+        if self.axes.lr_rule is not None:
+            return tuple(sorted(set(map(self.axes.lr_rule.at, self.axes.batch_sizes))))
         name = self.choices[optimizer].name
-        theirs = self.workload.name == COMMAND and name not in OPTIMIZERS
-        grid = self.lrs or OPTIMIZERS["adamw" if theirs else name].lr_grid
+        theirs = self.trial.workload.name == COMMAND and name not in OPTIMIZERS
+        grid = self.axes.lrs or OPTIMIZERS["adamw" if theirs else name].lr_grid
         if not grid:
             raise ConfigError(
                 f"optimizer {optimizer!r} has no learning rates to start from: give --lrs, or a default lr, or an "
@@ -312,31 +280,12 @@ class Sweep:
 
     def studies(self) -> list[StudyKey]:
         """Return the studies: every combination of optimizer and batch size, or those of the stages."""
-        return list(self._plans)
-
-    def seeds_of(self, study: StudyKey) -> tuple[int, ...]:
-        """Return the seeds of a study, increasing."""
-        return self._plans[study].seeds
+        return list(self.axes.plans)
 
     def believes(self, study: StudyKey) -> bool:
         """Return whether other batch sizes may say where the best learning rate of a study lies: only if an analysis
         follows that doubts it where needed."""
-        return bool(self.staged) and not self._plans[study].bracket and not self.budgets
-
-    def stage_of(self, study: StudyKey) -> int:
-        """Return the stage in which a study was first asked for."""
-        return self._plans[study].stage
-
-    @functools.cached_property
-    def _plans(self) -> dict[StudyKey, StagedStudy]:
-        if self.staged:
-            order = {optimizer: place for place, optimizer in enumerate(self.choices)}
-            return {
-                plan.study: plan
-                for plan in sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))
-            }
-        keys = [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
-        return {study: StagedStudy(study, 0, self.seeds) for study in keys}
+        return bool(self.axes.staged) and not self.axes.plans[study].bracket and not self.budgets
 
     def budget(self, batch_size: int) -> int:
         """Return the largest number of updates that a trial at ``batch_size`` may take; with ``budgets`` the whole
@@ -345,81 +294,64 @@ class Sweep:
             return max(1, round(self.budgets[-1] / batch_size))
         return self.max_steps + self.max_examples // batch_size
 
-    def trial(self, cell: Cell, lr: float) -> TrialConfig:
-        """Return the trial at one point of the grid.
+    def trial_at(self, cell: Cell, lr: float) -> TrialConfig:
+        """Return the trial at one point of the grid: the prototype with what the axes, the start and the lengths set.
 
         Raises:
             ConfigError: if the target is not resolved or a value is out of its domain.
         """
         if self.target is None:
             raise ConfigError("the sweep has no target yet")
-        schedule, evaluation = self.schedule.at(cell.batch_size), self.evaluation
+        schedule, evaluation = self.schedule.at(cell.batch_size), self.trial.evaluation
+        parent = self.start.parent_of(cell.batch_size, lr)
         if self.budgets:
             growth = max(evaluation.growth, BUDGET_GROWTH)
             evaluation = dataclasses.replace(evaluation, growth=growth, far_growth=growth)
             if not self.shares_trials:
-                before = 0 if self.parent is None else self.parent.examples
+                before = 0 if parent is None else parent.examples
                 schedule = dataclasses.replace(schedule, decay_examples=before + self.budgets[-1])
-        parent = self.parent
-        if parent is not None and self.trunk is not None:
-            size, rate = self.trunk
-            parent = dataclasses.replace(parent, batch_factor=cell.batch_size / size, lr_factor=lr / rate)
-        return TrialConfig(
-            workload=self.workload,
-            optimizer=self.choices[cell.optimizer],
+        optimizer, batch_schedule = self.axes.curves[cell.optimizer]
+        return dataclasses.replace(
+            self.trial,
+            optimizer=optimizer,
             lr=lr,
             batch_size=cell.batch_size,
             seed=cell.seed,
-            target=self.target,
-            further_targets=self.further_targets,
             max_steps=self.budget(cell.batch_size),
             parent=parent,
-            micro_batch_size=self.micro_batch_size,
             schedule=schedule,
-            batch_schedule=dict(zip(self.choices, (schedule for _, schedule in self._pairs), strict=True))[
-                cell.optimizer
-            ],
-            clip_norm=self.clip_norm,
-            averaging=self.averaging,
+            batch_schedule=batch_schedule,
             evaluation=evaluation,
             stops_at_target=not self.budgets,
-            metrics=self.metrics,
-            probe=self.probe,
-            diagnostics=self.diagnostics,
-            diagnostics_every=self.diagnostics_every,
-            precision=self.precision,  # type: ignore[arg-type]
-            compile=self.compile,
-            device=self.device,  # type: ignore[arg-type]
-            unknown=self.unknown,
         )
 
-    def axes(self) -> dict[str, Any]:
-        """Return the axes of the sweep as plain JSON values."""
-        schedules = [str(schedule) for schedule in self.batch_schedules]
-        return {
-            "optimizers": [str(choice) for choice in self.optimizers],
-            **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
-            **({"tuned": self.tuned} if self.tuned else {}),
-            "batch_sizes": list(self.batch_sizes),
-            "lrs": None if self.lrs is None else list(self.lrs),
-            **({} if self.lr_rule is None else {"lr_rule": [str(self.lr_rule)]}),
-            **({"budgets": list(self.budgets)} if self.budgets else {}),
-            "seeds": list(self.seeds),
-        }
-
     def protocol(self) -> dict[str, Any]:
-        """Return what all trials of the sweep share, as plain JSON values.
+        """Return what all trials of the sweep share, as plain JSON values: the prototype without what the axes set.
 
         Trials with different protocols are not comparable.
         """
-        data = plain_values(self)
-        for name in (*_NO_PROTOCOL, *(["parent"] if self.parent is None or self.trunk is not None else [])):
+        data = plain_values(self.trial)
+        for name in (*_SET_BY_AXES, *([] if self.trial.further_targets else ["further_targets"])):
             del data[name]
-        if not self.further_targets:
-            del data["further_targets"]
-        return data | ({"stops_at_target": False} if self.budgets else {})
+        if self.target is None:
+            data["target"] = None
+        if "schedule" not in self.trial.unknown:
+            data["schedule"] = plain_values(self.schedule)
+        if self.start.parent is not None and self.start.trunk is None:
+            data["parent"] = plain_values(self.start.parent)
+        lengths = {"max_steps": self.max_steps, "max_examples": self.max_examples, "prune_factor": self.prune_factor}
+        return data | lengths | ({"stops_at_target": False} if self.budgets else {})
 
     @property
     def protocol_fingerprint(self) -> str:
         """16 hexadecimal digits that identify the protocol."""
         return fingerprint(self.protocol())
+
+
+PART_OF: dict[str, str] = {
+    field.name: part
+    for part, kind in (("trial", TrialConfig), ("axes", Axes), ("search", SearchPlan), ("start", Start), ("", Sweep))
+    for field in dataclasses.fields(kind)
+}
+"""The part of a sweep that holds a field, by the name of the field; empty for fields of the sweep itself, which come
+first where the prototype has one of the same name."""

@@ -45,14 +45,9 @@ def sweep_flags(
     ] = None,
     lrs: Annotated[
         str | None,
-        typer.Option(help="Learning rates: 1e-3,2e-3. Default: a search."),
-    ] = None,
-    lr_rule: Annotated[
-        str | None,
         typer.Option(
-            metavar="RULE",
-            help="One rate per batch size, no search: sqrt:5e-3@32768, linear:0.1@256, or 64:1e-3,128:2e-3.",
-            hidden=True,
+            help="Learning rates: 1e-3,2e-3; or one per batch size: sqrt:5e-3@32768, linear:0.1@256, 64:1e-3,128:2e-3. "
+            "Default: a search."
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
@@ -81,10 +76,6 @@ def sweep_flags(
     from_checkpoint: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Start every trial from a checkpoint.", hidden=True),
-    ] = None,
-    probe: Annotated[
-        str | None,
-        typer.Option(help=f"Source of the noise scale: {listed('cbs.noise_scale.sources')}, or none.", hidden=True),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -99,7 +99,7 @@ def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) ->
         setting = " ".join(page.split("--set '")[1].split("'")[0].split())
         (choice,) = override(
             RECIPES["quick"]().replace(optimizers=(Choice(name=entry.spec.name),)), [setting]
-        ).optimizers
+        ).axes.optimizers
         build_optimizer(choice, GPT(SIZES["30k"], 128), entry.spec.lr_grid[0])
 
 

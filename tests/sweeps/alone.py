@@ -30,7 +30,7 @@ def one_after_the_other(run: SweepRun, resources: Resources, ahead: PrestartedRa
     while (config := run.search.next()) is not None:
         parent, folder = config.parent, run.store.kept_folder(config.fingerprint)
         path = None if parent is None else checkpoint_of(parent, run.store, Path.cwd())
-        kept = KeptCheckpoints(folder, run.search.sweep.keep) if run.search.sweep.keep else None
+        kept = KeptCheckpoints(folder, run.search.sweep.start.keep) if run.search.sweep.start.keep else None
         result = run_trial(config, parent=path, kept=kept)
         run.store.save(result)
         run.search.add(result)

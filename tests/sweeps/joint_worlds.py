@@ -20,8 +20,9 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec.axes import with_axes
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.flags import with_axes
+from sweeps.spec.spec import Sweep, prototype
 
 MOMENTA = (0.8, 0.9, 0.95, 0.98)
 SIZES = tuple(4 * 2**power for power in range(0, 9, 2))
@@ -58,11 +59,8 @@ class World:
 def sweep(momenta: Sequence[float] = MOMENTA, seeds: int = 3) -> Sweep:
     base = Sweep(
         name="simulated",
-        workload=Choice(name="noisy_quadratic"),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=SIZES,
-        seeds=tuple(range(seeds)),
-        target=TARGET,
+        trial=prototype(workload=Choice(name="noisy_quadratic"), target=TARGET),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=SIZES, seeds=tuple(range(seeds))),
         max_steps=4_000,
         max_examples=80_000,
     )

@@ -17,7 +17,8 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.target import Target
 from sweeps.search.forecast import End
 from sweeps.search.search import Search
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 
 SIZES = tuple(4 * 2**power for power in range(9))
 DEFAULT = 4e-3
@@ -65,11 +66,8 @@ class World:
 def sweep(world: World) -> Sweep:
     return Sweep(
         name="simulated",
-        workload=Choice(name="noisy_quadratic"),
-        optimizers=(Choice(name="adamw"),),
-        batch_sizes=SIZES,
-        seeds=(0, 1, 2),
-        target=Target(metric="validation_loss", value=1.0),
+        trial=prototype(workload=Choice(name="noisy_quadratic"), target=Target(metric="validation_loss", value=1.0)),
+        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=SIZES, seeds=(0, 1, 2)),
         max_steps=2_000,
         max_examples=80_000,
     )

@@ -10,8 +10,9 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from sweeps.search.pruning import beyond
 from sweeps.search.search import Search
+from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 MIN_STEPS, MIN_EXAMPLES, NOISE = 100.0, 3000.0, 0.03
 
@@ -20,11 +21,8 @@ def small_sweep(**changes: object) -> Sweep:
     """Two optimizers, four batch sizes, two seeds."""
     sweep = Sweep(
         name="simulated",
-        workload=Choice(name="noisy_quadratic"),
-        optimizers=(Choice(name="adamw"), Choice(name="merit")),
-        batch_sizes=(4, 16, 64, 256),
-        seeds=(0, 1),
-        target=Target(metric="validation_loss", value=1.0),
+        trial=prototype(workload=Choice(name="noisy_quadratic"), target=Target(metric="validation_loss", value=1.0)),
+        axes=Axes(optimizers=(Choice(name="adamw"), Choice(name="merit")), batch_sizes=(4, 16, 64, 256), seeds=(0, 1)),
     )
     return sweep.replace(**changes)
 

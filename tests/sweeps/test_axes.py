@@ -27,7 +27,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
-from sweeps.spec.axes import pooled, with_axes
+from sweeps.spec.flags import with_axes
 from tests.analysis.estimate.test_studies import study
 from tests.sweeps.joint_worlds import MOMENTA, TRUTH, World, replicate, sweep
 from tests.sweeps.simulation import small_sweep
@@ -51,20 +51,20 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None:
     asked = with_axes(SGD, ["momentum=0.9,0.95", "sgd.nesterov=true,false"])
-    assert [str(choice) for choice in asked.optimizers] == [
+    assert [str(choice) for choice in asked.axes.optimizers] == [
         "sgd(momentum=0.9, nesterov=true)",
         "sgd(momentum=0.9, nesterov=false)",
         "sgd(momentum=0.95, nesterov=true)",
         "sgd(momentum=0.95, nesterov=false)",
         "adamw",
     ]
-    assert asked.tuned == {"sgd": ["momentum", "nesterov"]}
-    assert {str(pooled(asked, choice)) for choice in asked.optimizers} == {"sgd", "adamw"}
+    assert asked.axes.tuned == {"sgd": ["momentum", "nesterov"]}
+    assert {str(asked.axes.pooled(choice)) for choice in asked.axes.optimizers} == {"sgd", "adamw"}
     assert asked.protocol_fingerprint == SGD.protocol_fingerprint
     both = with_axes(SGD, ["optimizer.weight_decay=0,0.1", "adamw.betas=[0.9, 0.95],[0.9, 0.99]"])
-    assert len(both.optimizers) == 6
-    assert both.tuned == {"sgd": ["weight_decay"], "adamw": ["betas", "weight_decay"]}
-    assert "tuned" not in SGD.axes()
+    assert len(both.axes.optimizers) == 6
+    assert both.axes.tuned == {"sgd": ["weight_decay"], "adamw": ["betas", "weight_decay"]}
+    assert "tuned" not in SGD.axes.to_json()
 
 
 @pytest.mark.parametrize(

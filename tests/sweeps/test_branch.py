@@ -141,7 +141,7 @@ def test_rates_that_are_tried_are_around_the_square_root_and_the_trunks_own_is_e
         ({"at": "5%", "examples": None}, "give a number of examples"),
         ({"window": "-3"}, "--window -3"),
         ({"factors": "15,16,17", "window": "4080"}, "only every 65,280 examples"),
-        ({"lr_rule": "cube"}, "--lr-rule takes"),
+        ({"lr_rule": "cube"}, "a rule for learning rates is"),
         ({"lr_rule": "8:1e-3"}, r"no learning rate for batch size 16"),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_cannot_be_is_one_line(changes: dict[str, Any], words: str) -> None
 def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs_in_nothing_is_the_trunk(
     tmp_path: Path, started: list[str]
 ) -> None:
-    report = branched(tmp_path, asked(probe=RECIPES.make("default").probe))
+    report = branched(tmp_path, asked(probe=RECIPES.make("default").trial.probe))
     trials = list(stored(tmp_path))
     (trunk,) = [trial for trial in trials if trial.config.parent is None]
     branches = [trial for trial in trials if trial.config.parent is not None]
@@ -358,7 +358,7 @@ def asked_resolved() -> Sweep:
 
 
 def test_checkpoints_of_other_runs_take_the_place_of_a_trunk(tmp_path: Path, started: list[str]) -> None:
-    model = build_workload(asked().workload).build_model()
+    model = build_workload(asked().trial.workload).build_model()
     for at, scale in ((80, 1.0), (160, 0.5)):
         torch.save(
             {"model": {name: value * scale for name, value in model.state_dict().items()}}, tmp_path / f"{at}.pt"
@@ -427,7 +427,6 @@ def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_no
         ({"batch_sizes": (8, 16)}, "--trunk-batch"),
         ({"lrs": (0.1, 0.2)}, "one learning rate"),
         ({"budgets": (320, 640)}, "needs --budget"),
-        ({"batch_schedules": (Choice(name="seesaw"),)}, "leave out batch schedules"),
         ({"averaging": Choice(name="ema", options={"decay": 0.9})}, "give half_life=EXAMPLES instead of decay"),
     ],
 )

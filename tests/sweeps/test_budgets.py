@@ -19,7 +19,6 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import union
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines
@@ -28,17 +27,16 @@ from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import UNRESOLVED, Sweep
 from tests.sweeps.alone import without_ray
 from tests.sweeps.simulation import small_sweep
 
 
 def tiny(**changes: object) -> Sweep:
     """SGD on a small noisy quadratic, two sizes of a learning rate that the rule says."""
-    base = dataclasses.replace(
-        small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=None),
-        workload=dataclasses.replace(small_sweep().workload, options={"dimension": 20}),
-        optimizers=(dataclasses.replace(small_sweep().optimizers[0], name="sgd"),),
+    base = small_sweep(budgets=(400,), batch_sizes=(4, 32), seeds=(0,), target=UNRESOLVED).replace(
+        workload=dataclasses.replace(small_sweep().trial.workload, options={"dimension": 20}),
+        optimizers=(dataclasses.replace(small_sweep().axes.optimizers[0], name="sgd"),),
         schedule=ScheduleRule(warmup_steps=1),
         lr_rule=parse_lr_rule("linear:0.02@4"),
     )
@@ -128,7 +126,7 @@ def test_a_table_survives_its_text(lrs):
     "text", ["", "sqrt", "sqrt:1e-3", "sqrt:1e-3@0", "sqrt:-1@4", "cube:1@4", "64:", "64:1,64:2", "1.5:1", "64:nan"]
 )
 def test_other_rules_are_refused_in_one_line(text):
-    with pytest.raises(ConfigError, match=r"^--lr-rule [^\n]+$"):
+    with pytest.raises(ConfigError, match=r"^(a rule for learning rates|learning rates) [^\n]+$"):
         parse_lr_rule(text)
 
 
@@ -139,7 +137,6 @@ def test_other_rules_are_refused_in_one_line(text):
         ({"schedule": ScheduleRule(warmup_steps=100)}, "the warmup takes 3,200 examples at batch size 32"),
         ({"schedule": ScheduleRule(name="cosine", warmup_steps=1, decay_examples=401)}, "decays for 401 examples"),
         ({"within": -0.1}, "within, a difference of the metric, must be above 0"),
-        ({"lrs": (0.1,)}, "leave one out"),
         ({"batch_sizes": (4, 64), "lr_rule": parse_lr_rule("4:0.1")}, "no learning rate for batch size 64"),
     ],
 )
@@ -161,14 +158,14 @@ def test_no_trial_is_pruned_and_the_protocol_says_that_none_stops_at_the_target(
     assert "stops_at_target" not in small_sweep().protocol()
     other = tiny(budgets=(800,), within=0.5, lr_rule=parse_lr_rule("4:0.1,32:0.2"))
     assert other.protocol_fingerprint == tiny().protocol_fingerprint
-    assert union(tiny().axes(), other.axes())["budgets"] == [400, 800]
-    assert union(tiny().axes(), other.axes())["lr_rule"] == ["linear:0.02@4", "4:0.1,32:0.2"]
+    assert union(tiny().axes.to_json(), other.axes.to_json())["budgets"] == [400, 800]
+    assert union(tiny().axes.to_json(), other.axes.to_json())["lr_rule"] == ["linear:0.02@4", "4:0.1,32:0.2"]
 
 
 @pytest.fixture(scope="module")
 def config() -> TrialConfig:
     (cell, *_) = Search(resolve(tiny())).cells()
-    return resolve(tiny()).trial(cell, 0.02)
+    return resolve(tiny()).trial_at(cell, 0.02)
 
 
 def test_a_trial_trains_past_its_target_until_the_budget_is_spent(config):
@@ -221,11 +218,6 @@ def test_a_limit_ends_it_between_budgets(tmp_path):
     decaying = tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1))
     report = ran(decaying, tmp_path / "a", limits=Limits(examples=0.0))
     assert {study["budget"] for study in report.content["studies"]} == {200}
-
-
-def test_what_looks_for_a_critical_batch_size_refuses_budgets():
-    with pytest.raises(ConfigError, match="leave out --budget"):
-        POLICIES["precision"]().check(tiny(), limits=Limits(), source=None)
 
 
 def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):

@@ -110,7 +110,7 @@ def test_measured_cost_is_positive_and_costs_little():
 
 def test_a_model_too_slow_for_its_time_is_extrapolated_and_says_so(monkeypatch):
     """Clocks that run 100,000 times too fast, as a machine that is as slow."""
-    sweep = small_sweep(workload=slow_text(), batch_sizes=(4, 256), optimizers=small_sweep().optimizers[:1])
+    sweep = small_sweep(workload=slow_text(), batch_sizes=(4, 256), optimizers=small_sweep().axes.optimizers[:1])
     real = measure_cost(sweep)
     clock, wall = time.process_time, time.monotonic
     monkeypatch.setattr(cost.time, "process_time", lambda: 1e5 * clock())

@@ -49,7 +49,7 @@ def test_every_combination_runs_in_a_folder_of_its_own_and_is_told_apart(tmp_pat
         "x-clip_norm=none-averaging=none",
         "x-clip_norm=none-averaging=ema(half_life=50)",
     ]
-    assert [(part.clip_norm, part.averaging and part.averaging.name) for part, _ in seen] == [
+    assert [(part.trial.clip_norm, part.trial.averaging and part.trial.averaging.name) for part, _ in seen] == [
         (1.0, None), (1.0, "ema"), (None, None), (None, "ema")
     ]  # fmt: skip
     assert len({part.protocol_fingerprint for part, _ in seen}) == 4

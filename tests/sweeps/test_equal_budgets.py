@@ -116,8 +116,8 @@ def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "goal", "said"),
     [
-        ({"budgets": ()}, None, "needs a --budget"),
-        ({"lrs": (0.1, 0.2)}, None, "leave out --lrs"),
+        ({"budgets": ()}, None, "needs --budget"),
+        ({"lrs": (0.1, 0.2)}, None, "does not go with --lrs"),
         ({}, 2.0, "--precision must be above 0"),
     ],
 )

@@ -31,8 +31,9 @@ from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import ExternalTrainer, trained_by
+from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 UNITS = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree"}
 PLACES = "{batch_size} {lr} {seed} {folder}"
@@ -191,18 +192,21 @@ def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing
 ) -> None:
     asked = Sweep(
         name="x",
-        workload=Choice(name="text"),
-        optimizers=tuple(Choice(name=name) for name in optimizers),
-        batch_sizes=(8,),
+        trial=prototype(workload=Choice(name="text")),
+        axes=Axes(optimizers=tuple(Choice(name=name) for name in optimizers), batch_sizes=(8,)),
     )
     with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
         trained_by(trainer(command), asked, 1.0, settings)
 
 
 def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() -> None:
-    asked = Sweep(name="x", workload=Choice(name="text"), optimizers=(Choice(name="adamw"),), batch_sizes=(8,))
+    asked = Sweep(
+        name="x",
+        trial=prototype(workload=Choice(name="text")),
+        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=(8,)),
+    )
     made = trained_by(trainer(), asked, 1.0, ())
-    told = made.trial(Cell("adamw", 8, 0), 0.1).to_dict()
+    told = made.trial_at(Cell("adamw", 8, 0), 0.1).to_dict()
     for data in (made.protocol(), told):
         assert {name for name, value in data.items() if value == "unknown"} == set(OF_TRAINER)
         assert "warmup" not in json.dumps(data)
@@ -345,11 +349,15 @@ def test_a_program_that_trains_to_a_budget_passes_its_target_and_has_to_get_ther
 
 
 def test_a_sweep_to_a_budget_needs_no_target_but_a_program_that_is_told_its_steps() -> None:
-    sweep = Sweep(name="asked", workload=Choice(name="text"), optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8))
+    sweep = Sweep(
+        name="asked",
+        trial=prototype(workload=Choice(name="text")),
+        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8)),
+    )
     with pytest.raises(ConfigError, match=r"--command has no \{steps\}"):
         trained_by(trainer(), sweep, None, (), (80,))
     made = trained_by(trainer(f"train {PLACES} {{steps}}"), sweep, None, (), (80,))
-    one = made.trial(Cell("adamw", 8, 0), 0.1)
+    one = made.trial_at(Cell("adamw", 8, 0), 0.1)
     assert (one.max_steps, one.stops_at_target, one.target.metric) == (10, False, "loss")
     assert trainer(f"train {PLACES} {{steps}}").argv(one, Path("x"), resumed=False)[-1] == "10"
 

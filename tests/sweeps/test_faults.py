@@ -24,7 +24,8 @@ from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running import run as running
 from sweeps.running.resources import Resources
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.alone import without_ray
 from tests.sweeps.test_kill import reached
 
@@ -40,10 +41,8 @@ def asked(acts: dict[int, str], **options: object) -> Sweep:
     )
     base = Sweep(
         name="faults",
-        workload=workload,
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=tuple(sorted({*acts, 16})),
-        lrs=(0.1,),
+        trial=prototype(workload=workload),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=tuple(sorted({*acts, 16})), lrs=(0.1,)),
         max_steps=300,
         max_examples=2000,
     )

@@ -114,7 +114,7 @@ def test_studies_of_earlier_stages_tell_where_later_ones_start() -> None:
     studies = {8: 0, 32: 0, 16: 1, 4: 2, 128: 2}
     staged = tuple(StagedStudy(StudyKey("adamw", size), stage, (0,)) for size, stage in studies.items())
     grown = sweep(WORLD).replace(batch_sizes=(4, 8, 16, 32, 128), seeds=(0,), staged=staged)
-    assert [(study.batch_size, grown.stage_of(study)) for study in grown.studies()] == sorted(studies.items())
+    assert [(study.batch_size, grown.axes.plans[study].stage) for study in grown.studies()] == sorted(studies.items())
     before = {size: {each.batch_size for each in inner(StudyKey("adamw", size), grown)} for size in studies}
     assert before == {8: set(), 32: {8}, 16: {8, 32}, 4: {8, 16, 32}, 128: {4, 8, 16, 32}}
 
@@ -144,12 +144,12 @@ def test_what_is_added_to_a_study_joins_what_it_has() -> None:
 
     stages = [part((8, 32), (0,), (1e-3,)), part((8,), (1,), (2e-3,)), part((4, 8), (2,), None)]
     grown = _grown(sweep(WORLD), stages)
-    assert grown.staged == (
+    assert grown.axes.staged == (
         StagedStudy(StudyKey("adamw", 8), 0, (0, 1, 2), (1e-3, 2e-3)),
         StagedStudy(StudyKey("adamw", 32), 0, (0,), (1e-3,)),
         StagedStudy(StudyKey("adamw", 4), 2, (2,)),
     )
-    assert (grown.batch_sizes, grown.seeds) == ((4, 8, 32), (0, 1, 2))
+    assert (grown.axes.batch_sizes, grown.axes.seeds) == ((4, 8, 32), (0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,9 @@ def test_rounds_that_were_decided_run_nothing_whatever_came_later(one: Precision
     train, yielded = trainer(tmp_path, WORLD.end), []
 
     def watched(part: Sweep) -> Search:
-        yielded.append({("adamw", study.batch_size, seed) for study in part.studies() for seed in part.seeds_of(study)})
+        yielded.append(
+            {("adamw", study.batch_size, seed) for study in part.studies() for seed in part.axes.seeds_of(study)}
+        )
         return train(part)
 
     to_precision(sweep(WORLD), 0.6, tmp_path, watched, finds=True)
@@ -366,11 +368,11 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
         assert words[:2] == ["cbs", "sweep"]
         given = command.make_context("sweep", words[2:]).params
         assert (given["precision"], given["max_runs"], given["output"]) == (None, None, tmp_path)
-        names = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
+        names = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
         part = with_flags(sweep(WORLD), **{name: given[name] for name in names})
         search = Search(part, [result for result in store.results() if result.status.final])
         planned |= {(config.batch_size, config.seed) for config in search.waiting()}
-        planned |= set(itertools.product(part.batch_sizes, part.seeds)) - {
+        planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds)) - {
             (size, seed) for _, size, seed in cells(tmp_path)
         }
     assert planned == set(found.missing)

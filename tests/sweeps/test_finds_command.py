@@ -52,11 +52,11 @@ def test_a_dry_run_is_told_in_lines(tmp_path: Path, run: Run, children_here: Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--budget", "20000", "--max-runs", "5"), "--max-runs counts runs at the critical batch size"),
+        (("--budget", "20000", "--max-runs", "5"), "--budget does not go with --max-runs"),
         (("--budget", "20000", "--lrs", "0.1,0.2"), "or give --batch-sizes"),
         (
             ("--budget", "20000", "--lrs", "0.1,0.2", "--batch-sizes", "4,8", "--precision", "0.3"),
-            "--precision searches",
+            "--precision does not go with --lrs",
         ),
         (("--target", "0.4", "--max-runs", "0"), "--max-runs must be above 0"),
     ],

@@ -21,7 +21,8 @@ from sweeps.launching.launch import output_folder, resolve, sweep
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources
 from sweeps.search.search import Search
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.alone import without_ray
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -33,10 +34,8 @@ def tiny(**changes: object) -> Sweep:
     """SGD on a small noisy quadratic: a trial takes milliseconds."""
     base = Sweep(
         name="tiny",
-        workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=(4, 32),
-        seeds=(0, 1),
+        trial=prototype(workload=Choice(name="noisy_quadratic", options={"dimension": 20})),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4, 32), seeds=(0, 1)),
         max_steps=300,
         max_examples=1000,
     )
@@ -104,9 +103,9 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
 
 @pytest.mark.slow
 def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
-    pruned = sweep(tiny(search="grid"), tmp_path / "pruned", resources=ONE)
+    pruned = sweep(tiny(method="grid"), tmp_path / "pruned", resources=ONE)
     with without_ray():
-        full = sweep(tiny(search="grid", prune_factor=None), tmp_path / "full")
+        full = sweep(tiny(method="grid", prune_factor=None), tmp_path / "full")
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 

@@ -9,7 +9,7 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.launching import launch, loop
-from sweeps.launching.asked import limits_of, policy_of
+from sweeps.launching.asked import policy_of
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once, outcome
@@ -26,14 +26,14 @@ class MoreSeeds(Policy):
 
     def sweeps(self, sweep, folder, limits, note):
         first = yield sweep, folder
-        more = yield sweep.replace(seeds=(*sweep.seeds, 101)), folder / "more"
+        more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101)), folder / "more"
         note("one seed more has run")
         return outcome(first, folder, [more], limits)
 
 
 def ran(seen: list[tuple[tuple[int, ...], Path]]):
     def run(part: Sweep, place: Path) -> Search:
-        seen.append((part.seeds, place))
+        seen.append((part.axes.seeds, place))
         search = Search(part)
         run_search(search)
         return search
@@ -96,19 +96,6 @@ def test_flags_ask_for_a_policy(given, expected):
     assert isinstance(POLICIES.make(expected.name, **expected.options), Policy)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((0.1, None, "once"), "leave out --precision"),
-        ((None, 30.0, "once"), "leave out --precision"),
-        ((None, 30.0), "--max-runs ends a sweep"),
-    ],
-)
-def test_flags_of_two_policies_are_refused(given, words):
-    with pytest.raises(ConfigError, match=words):
-        policy_of(*given)
-
-
 def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
     named = policy_of(None, None, f"{__name__}:MoreSeeds")
     assert isinstance(POLICIES.make(named.name, **named.options), MoreSeeds)
@@ -116,24 +103,12 @@ def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
         POLICIES.make("precison")
 
 
-def test_telescoping_goes_with_neither_limits_nor_other_searches():
-    telescope, sweep = Telescope("16..64"), small_sweep()
-    assert telescope.widths == (16, 32, 64)
-    telescope.check(sweep, limits=Limits(), source=None)
-    for limits in (limits_of("2h", None), limits_of(None, 1e6)):
-        with pytest.raises(ConfigError, match="--max-time and --max-examples"):
-            telescope.check(sweep, limits=limits, source=None)
-    for asked, source in ((sweep.replace(tuned={"adamw": ["eps"]}), None), (sweep, Path("there"))):
-        with pytest.raises(ConfigError, match="leave out --axis and --from"):
-            telescope.check(asked, limits=Limits(), source=source)
-
-
 def test_settings_of_a_run_are_told_from_those_of_the_sweep():
     settings = ["max_steps=7", "trial_timeout=1.5", "policy=precision(goal=0.1)", "cpus_per_trial=2", "search=grid"]
     run, rest = split(settings)
     assert run == {"trial_timeout": 1.5, "policy": "precision(goal=0.1)", "cpus_per_trial": 2}
     changed = override(small_sweep(), rest)
-    assert (changed.max_steps, changed.search, changed.exhaustive) == (7, "grid", True)
+    assert (changed.max_steps, changed.search.method, changed.exhaustive) == (7, "grid", True)
     for wrong in ("trial_timeout=soon", "cpus_per_trial=1.5", "cpus_per_trial=true"):
         with pytest.raises(ConfigError, match=f"--set {wrong.partition('=')[0]}: expected a"):
             split([wrong])
@@ -158,5 +133,5 @@ def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
     assert any("no step could be timed" in line for line in said)
     assert report.content["studies"]
     assert report.lines[-1] == f"next: cbs analyze {tmp_path}"
-    with pytest.raises(ConfigError, match="leave out --axis and --from"):
+    with pytest.raises(ConfigError, match="telescope does not go with --from"):
         run_sweep(asked, tmp_path, policy=Telescope((16, 32)), source=tmp_path)

@@ -77,7 +77,7 @@ def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
 
 def test_other_data_of_a_workload_that_does_not_identify_them_is_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = small_sweep(workload=Choice(name=f"{test_own_code.__name__}:Line"))
-    key = f"first examples of {sweep.workload.name}"
+    key = f"first examples of {sweep.trial.workload.name}"
     before = own_code(sweep)
     assert own_code(sweep) == before
     monkeypatch.setattr(test_own_code.Line, "training_stream", test_own_code.OneOrder.training_stream)

@@ -26,7 +26,7 @@ from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 
-SWEEP = small_sweep(optimizers=small_sweep().optimizers[:1])
+SWEEP = small_sweep(optimizers=small_sweep().axes.optimizers[:1])
 
 
 def stepped(result: TrialResult) -> TrialResult:

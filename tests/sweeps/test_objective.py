@@ -139,7 +139,7 @@ def test_trials_of_one_cell_do_not_wait_for_a_bound_that_no_trial_sets():
 def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other():
     sweep = equal_budget(budgets=(100_000, 400_000), within=0.01)
     large, small = sweep.parts
-    assert (large.judged_at, small.judged_at) == (400_000, 100_000)
+    assert (large.search.judged_at, small.search.judged_at) == (400_000, 100_000)
     assert [objective_of(part).budget for part in sweep.parts] == [400_000, 100_000]
     search = Search(large)
     ends = play(search, by_value(lambda size: 4e-3, lambda config: 1.2)).results

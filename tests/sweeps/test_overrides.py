@@ -20,33 +20,33 @@ from tests.sweeps.simulation import small_sweep
         ("max_steps=7", lambda sweep: sweep.max_steps, 7),
         ("prune_factor=none", lambda sweep: sweep.prune_factor, None),
         ("prune_factor=2", lambda sweep: sweep.prune_factor, 2),
-        ("micro_batch_size=16", lambda sweep: sweep.micro_batch_size, 16),
-        ("device=cpu", lambda sweep: sweep.device, "cpu"),
-        ("compile=true", lambda sweep: sweep.compile, True),
-        ("probe=none", lambda sweep: sweep.probe, None),
-        ("probe=per_example", lambda sweep: sweep.probe, Choice(name="per_example")),
-        ("probe.parts=4", lambda sweep: sweep.probe, Choice(name="auto", options={"parts": 4})),
-        ("diagnostics=max_attention_logit", lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
-        ('diagnostics=["max_attention_logit"]', lambda sweep: sweep.diagnostics, ("max_attention_logit",)),
-        ("diagnostics=none", lambda sweep: sweep.diagnostics, ()),
-        ("diagnostics_every=10", lambda sweep: sweep.diagnostics_every, 10),
+        ("micro_batch_size=16", lambda sweep: sweep.trial.micro_batch_size, 16),
+        ("device=cpu", lambda sweep: sweep.trial.device, "cpu"),
+        ("compile=true", lambda sweep: sweep.trial.compile, True),
+        ("probe=none", lambda sweep: sweep.trial.probe, None),
+        ("probe=per_example", lambda sweep: sweep.trial.probe, Choice(name="per_example")),
+        ("probe.parts=4", lambda sweep: sweep.trial.probe, Choice(name="auto", options={"parts": 4})),
+        ("diagnostics=max_attention_logit", lambda sweep: sweep.trial.diagnostics, ("max_attention_logit",)),
+        ('diagnostics=["max_attention_logit"]', lambda sweep: sweep.trial.diagnostics, ("max_attention_logit",)),
+        ("diagnostics=none", lambda sweep: sweep.trial.diagnostics, ()),
+        ("diagnostics_every=10", lambda sweep: sweep.trial.diagnostics_every, 10),
         ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),
         ("schedule.warmup_examples=640", lambda sweep: sweep.schedule.at(64).warmup_examples, 640),
         ("schedule.power=2", lambda sweep: sweep.schedule.at(64).options, {"power": 2}),
-        ("clip_norm=1", lambda sweep: sweep.clip_norm, 1.0),
-        ("clip_norm=0", lambda sweep: sweep.clip_norm, None),
-        ("averaging=ema", lambda sweep: sweep.averaging, Choice(name="ema")),
-        ("averaging.name=ema", lambda sweep: sweep.averaging, Choice(name="ema")),
-        ("averaging=none", lambda sweep: sweep.averaging, None),
-        ("evaluation.growth=1.1", lambda sweep: sweep.evaluation.growth, 1.1),
-        ("workload.dimension=50", lambda sweep: sweep.workload.options, {"dimension": 50}),
-        ("merit.eps=1e-8", lambda sweep: sweep.optimizers[1].options, {"eps": 1e-8}),
-        ("adamw.betas=[0.9, 0.95]", lambda sweep: sweep.optimizers[0].options, {"betas": [0.9, 0.95]}),
-        ("adamw.betas=(.9,.95)", lambda sweep: sweep.optimizers[0].options, {"betas": [0.9, 0.95]}),
-        ("adamw.eps=.5", lambda sweep: sweep.optimizers[0].options, {"eps": 0.5}),
-        ("adamw.fused=True", lambda sweep: sweep.optimizers[0].options, {"fused": True}),
-        ("optimizer.eps=.5", lambda sweep: [c.options for c in sweep.optimizers], [{"eps": 0.5}] * 2),
-        ("optimizer.clip=0.5", lambda sweep: [c.options for c in sweep.optimizers], [{}, {"clip": 0.5}]),
+        ("clip_norm=1", lambda sweep: sweep.trial.clip_norm, 1.0),
+        ("clip_norm=0", lambda sweep: sweep.trial.clip_norm, None),
+        ("averaging=ema", lambda sweep: sweep.trial.averaging, Choice(name="ema")),
+        ("averaging.name=ema", lambda sweep: sweep.trial.averaging, Choice(name="ema")),
+        ("averaging=none", lambda sweep: sweep.trial.averaging, None),
+        ("evaluation.growth=1.1", lambda sweep: sweep.trial.evaluation.growth, 1.1),
+        ("workload.dimension=50", lambda sweep: sweep.trial.workload.options, {"dimension": 50}),
+        ("merit.eps=1e-8", lambda sweep: sweep.axes.optimizers[1].options, {"eps": 1e-8}),
+        ("adamw.betas=[0.9, 0.95]", lambda sweep: sweep.axes.optimizers[0].options, {"betas": [0.9, 0.95]}),
+        ("adamw.betas=(.9,.95)", lambda sweep: sweep.axes.optimizers[0].options, {"betas": [0.9, 0.95]}),
+        ("adamw.eps=.5", lambda sweep: sweep.axes.optimizers[0].options, {"eps": 0.5}),
+        ("adamw.fused=True", lambda sweep: sweep.axes.optimizers[0].options, {"fused": True}),
+        ("optimizer.eps=.5", lambda sweep: [c.options for c in sweep.axes.optimizers], [{"eps": 0.5}] * 2),
+        ("optimizer.clip=0.5", lambda sweep: [c.options for c in sweep.axes.optimizers], [{}, {"clip": 0.5}]),
     ],
 )
 def test_each_kind_of_key(setting, read, value):
@@ -55,12 +55,12 @@ def test_each_kind_of_key(setting, read, value):
 
 def test_options_of_an_averaging_follow_its_name():
     sweep = override(small_sweep(), ["averaging.name=ema", "averaging.decay=0.99"])
-    assert sweep.averaging == Choice(name="ema", options={"decay": 0.99})
-    assert sweep.trial(Cell("adamw", 4, 0), 1e-3).averaging == sweep.averaging
-    assert override(sweep, ["averaging.name=lawa"]).averaging == Choice(name="lawa")
+    assert sweep.trial.averaging == Choice(name="ema", options={"decay": 0.99})
+    assert sweep.trial_at(Cell("adamw", 4, 0), 1e-3).averaging == sweep.trial.averaging
+    assert override(sweep, ["averaging.name=lawa"]).trial.averaging == Choice(name="lawa")
     assert override(sweep, ["averaging=none"]) == small_sweep()
     clipped = override(small_sweep(), ["clip_norm=1"])
-    assert clipped.trial(Cell("adamw", 4, 0), 1e-3).clip_norm == 1.0
+    assert clipped.trial_at(Cell("adamw", 4, 0), 1e-3).clip_norm == 1.0
     assert override(clipped, ["clip_norm=none"]) == small_sweep()
 
 
@@ -110,24 +110,24 @@ def test_a_bad_setting_is_one_clear_line(setting):
 @given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False), st.text(min_size=1)))
 def test_any_json_value_reaches_a_workload_option(value):
     text = json.dumps(value)
-    assert override(small_sweep(), [f"workload.option={text}"]).workload.options == {"option": json.loads(text)}
+    assert override(small_sweep(), [f"workload.option={text}"]).trial.workload.options == {"option": json.loads(text)}
 
 
 @given(st.text())
 def test_any_text_is_a_setting_or_a_config_error(text):
     with contextlib.suppress(ConfigError):
-        assert override(small_sweep(), [text]).batch_sizes == small_sweep().batch_sizes
+        assert override(small_sweep(), [text]).axes.batch_sizes == small_sweep().axes.batch_sizes
 
 
 def test_an_optimizer_of_a_library_by_its_whole_name():
     sweep = small_sweep().replace(optimizers=(Choice(name="torch.adam"),))
-    (choice,) = override(sweep, ["torch.adam.eps=1e-6"]).optimizers
+    (choice,) = override(sweep, ["torch.adam.eps=1e-6"]).axes.optimizers
     assert choice == Choice(name="torch.adam", options={"eps": 1e-6})
 
 
 def test_a_setting_holds_for_every_variant():
     variants = (Choice(name="muon"), Choice(name="muon", options={"nesterov": False}), Choice(name="adamw"))
-    changed = override(small_sweep(optimizers=variants), ["muon.momentum=.9"]).optimizers
+    changed = override(small_sweep(optimizers=variants), ["muon.momentum=.9"]).axes.optimizers
     assert [str(choice) for choice in changed] == ["muon(momentum=0.9)", "muon(momentum=0.9, nesterov=false)", "adamw"]
 
 
@@ -145,5 +145,5 @@ def test_an_option_that_no_optimizer_has_names_the_nearest():
 
 
 def test_options_in_examples_are_options_of_all():
-    first, second = override(small_sweep(), ["optimizer.beta2_half_life=1000"]).optimizers
+    first, second = override(small_sweep(), ["optimizer.beta2_half_life=1000"]).axes.optimizers
     assert first.options == second.options == {"beta2_half_life": 1000}

@@ -22,7 +22,8 @@ from cbs.workloads import RandomExamples, build_workload
 from sweeps.launching.launch import resolve
 from sweeps.outlook.cost import measure_cost
 from sweeps.outlook.own_code import doubts
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 from sweeps.spec.workload import _built
 
 HERE = __name__
@@ -324,7 +325,11 @@ def test_a_model_that_cannot_be_trained_is_refused(model: Any, said: str, monkey
     with pytest.raises(ConfigError, match=said):
         run_trial(config())
     _built.cache_clear()
-    sweep = Sweep(name="x", workload=Choice(name=f"{HERE}:Line"), optimizers=(Choice(name="sgd"),), batch_sizes=(4,))
+    sweep = Sweep(
+        name="x",
+        trial=prototype(workload=Choice(name=f"{HERE}:Line")),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4,)),
+    )
     with pytest.raises(ConfigError, match=said):
         resolve(sweep)
     _built.cache_clear()
@@ -395,11 +400,10 @@ def test_batch_normalisation_is_not_cut_to_what_memory_holds() -> None:
 def test_a_model_that_needs_more_than_one_example_is_timed_at_the_sizes_of_the_sweep() -> None:
     sweep = Sweep(
         name="x",
-        workload=Choice(name=f"{HERE}:Normalised"),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=(4, 8),
-        target=Target(metric="validation_loss", value=0.0),
-        probe=None,
+        trial=prototype(
+            workload=Choice(name=f"{HERE}:Normalised"), target=Target(metric="validation_loss", value=0.0), probe=None
+        ),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4, 8)),
     )
     _built.cache_clear()
     cost = measure_cost(sweep, most_seconds=0.5)
@@ -412,10 +416,8 @@ def test_a_model_that_needs_more_than_one_example_is_timed_at_the_sizes_of_the_s
 def test_it_is_told_with_the_cost_of_a_sweep_and_not_of_what_is_built_in() -> None:
     sweep = Sweep(
         name="x",
-        workload=Choice(name=f"{HERE}:OneOrder"),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=(4, 8),
-        target=Target(metric="validation_loss", value=0.1),
+        trial=prototype(workload=Choice(name=f"{HERE}:OneOrder"), target=Target(metric="validation_loss", value=0.1)),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4, 8)),
     )
     _built.cache_clear()
     cost = measure_cost(sweep, most_seconds=1.0)

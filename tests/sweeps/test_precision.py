@@ -205,7 +205,7 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
     lines = outcome_lines(outcome_report(search, tmp_path, limits=Limits(-math.inf)))
-    assert sum(line.endswith("not begun") for line in lines) == len(SMALL.batch_sizes)
+    assert sum(line.endswith("not begun") for line in lines) == len(SMALL.axes.batch_sizes)
     assert not any("no trial reached" in line or "reached it" in line for line in lines)
     run = SweepRun(search, Store(tmp_path), 1.0)
     assert not run.over
@@ -226,7 +226,7 @@ def test_examples_are_counted_over_all_parts_and_no_round_begins_once_they_are_s
 def test_examples_are_those_that_were_seen_not_steps_times_the_first_batch_size(tmp_path):
     """As under a batch schedule."""
     study = SMALL.studies()[0]
-    config = SMALL.trial(Cell(study.optimizer, study.batch_size, 0), 1e-3)
+    config = SMALL.trial_at(Cell(study.optimizer, study.batch_size, 0), 1e-3)
     trial = ended(config, End(100.0), 100.0)
     trial.evaluations[-1] = dataclasses.replace(trial.evaluations[-1], examples=12_345)
     limits = Limits(examples=12_346)
@@ -359,8 +359,6 @@ def test_bad_input_is_one_line(tmp_path):
     for goal in (0.0, -1.0, math.nan, math.inf, 15.0):  # the last: 15 %
         with pytest.raises(ConfigError, match="--precision must be above 0 and at most 1"):
             Precision(goal).check(SMALL, limits=Limits(), source=None)
-    with pytest.raises(ConfigError, match="leave out --schedule"):
-        Precision(0.1).check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
     with pytest.raises(ConfigError, match="--max-runs must be above 0"):
         Precision(0.1, runs=0.0).check(SMALL, limits=Limits(), source=None)
     for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):

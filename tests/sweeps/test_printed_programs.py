@@ -19,7 +19,8 @@ from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.external.asked import asked_sweep, check_there, told_first
 from sweeps.external.run import run_command
 from sweeps.external.trainer import trained_by
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.test_external import UNITS, trainer, trial
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,11 @@ time.sleep(0 if given.get("ends") else 60)
 
 def sweep(*names: str) -> Sweep:
     optimizers = tuple(Choice(name=name) for name in names)
-    return Sweep(name="x", workload=Choice(name="text"), optimizers=optimizers, batch_sizes=(8,), seeds=(4, 5))
+    return Sweep(
+        name="x",
+        trial=prototype(workload=Choice(name="text")),
+        axes=Axes(optimizers=optimizers, batch_sizes=(8,), seeds=(4, 5)),
+    )
 
 
 def run(tmp_path: Path, words: str, **options: Any) -> TrialResult:
@@ -102,19 +107,17 @@ def test_variables_before_the_program_are_no_program(tmp_path: Path) -> None:
 
 def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
     made = trained_by(trainer(f"train {PLACES}", reads="report"), sweep("adamw"), 1.0, ())
-    assert made.seeds == (4,)
+    assert made.axes.seeds == (4,)
     lines = told_first(made, 2)
     assert "each trial has 2 cores (OMP_NUM_THREADS=2)" in lines[0]
     assert "no {seed}" in lines[1]
     assert "intervals are wide" in lines[1]
     asked = trained_by(trainer(f"train {PLACES} {{seed}} {{folder}}", reads="wandb"), sweep("adamw"), 1.0, ())
-    assert asked.seeds == (4, 5)
+    assert asked.axes.seeds == (4, 5)
     (_, waits) = told_first(asked, 1)
     assert "every trial runs to its own end" in waits
     assert told_first(sweep("adamw"), 1) == []
-    options = dict.fromkeys(
-        ("workload", "batch_sizes", "lrs", "lr_rule", "schedule", "axis", "from_checkpoint", "budget", "probe")
-    )
+    options = dict.fromkeys(("workload", "batch_sizes", "lrs", "schedule", "axis", "from_checkpoint", "budget"))
     program = {**UNITS, "command": f"train {PLACES}", "reads": "report", "columns": [], "resume": None}
     with pytest.raises(ConfigError, match="3 seeds would be one run, counted several times; add it, or give --seeds 1"):
         asked_sweep(

@@ -17,7 +17,7 @@ def cell_results(bounds, prune_factor=1.3):
     """All learning rates of a cell, each trial knowing the bound ``bounds[i]`` (or none)."""
     sweep = small_sweep()
     lrs = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)
-    return [simulate(sweep.trial(CELL, lr), bound, prune_factor) for lr, bound in zip(lrs, bounds, strict=True)]
+    return [simulate(sweep.trial_at(CELL, lr), bound, prune_factor) for lr, bound in zip(lrs, bounds, strict=True)]
 
 
 def settled(results, prune_factor=1.3):

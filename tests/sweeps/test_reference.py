@@ -7,10 +7,10 @@ import json
 import pytest
 
 from cbs.errors import ConfigError
+from cbs.trial.config import TrialConfig
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import NAMES, PLAIN, RUN, override, split
 from sweeps.spec.reference import documented, settings
-from sweeps.spec.spec import Sweep
 
 ROWS = settings(RECIPES.make("default"))
 
@@ -80,4 +80,4 @@ def test_a_word_that_no_setting_mentions_is_refused(run):
 def test_a_key_that_is_misspelt_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean clip_norm"):
         override(RECIPES.make("default"), ["clip_nrm=1"])
-    assert "clip_norm" in documented(Sweep.__doc__)
+    assert "clip_norm" in documented(TrialConfig.__doc__)

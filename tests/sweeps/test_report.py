@@ -60,7 +60,7 @@ def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path)
     assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
     for study, line in zip(report["studies"], lines, strict=True):
         cell = study["batch_size"], study["optimizer"]
-        trials = [t for t in report["trials"] if (t["batch_size"], search.sweep.labels[t["optimizer"]]) == cell]
+        trials = [t for t in report["trials"] if (t["batch_size"], search.sweep.axes.labels[t["optimizer"]]) == cell]
         lrs = [trial["lr"] for trial in trials]
         assert f" {min(lrs):.3g} to {max(lrs):.3g} " in line
 
@@ -74,7 +74,7 @@ def test_the_live_table_shows_whole_labels(width: int) -> None:
     progress = Progress(console, 1)
     console.print(progress._picture(search))
     shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
-    for label in search.sweep.labels.values():
+    for label in search.sweep.axes.labels.values():
         assert label.replace(" ", "") in shown
 
 

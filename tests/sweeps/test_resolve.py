@@ -12,15 +12,15 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
+from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 from sweeps.spec.workload import calling_theirs
 
 SWEEP = Sweep(
     name="tiny",
-    workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
-    optimizers=(Choice(name="sgd"), Choice(name="adamw")),
-    batch_sizes=(4,),
+    trial=prototype(workload=Choice(name="noisy_quadratic", options={"dimension": 5})),
+    axes=Axes(optimizers=(Choice(name="sgd"), Choice(name="adamw")), batch_sizes=(4,)),
 )
 
 

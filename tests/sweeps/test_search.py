@@ -224,7 +224,7 @@ def test_every_trial_has_a_reason():
 
 def test_trials_of_an_earlier_grid_count_where_they_show_the_best():
     """Sweeps before had a window of three factors of 2; those that closed around their best are not begun again."""
-    grid = small_sweep(**ONE, search="grid")
+    grid = small_sweep(**ONE, method="grid")
     played = play(Search(grid.replace(prune_factor=None)), law(2.0, 0.0))
     results = [r.replace(config=replace(r.config)) for r in played.results]
     search = Search(small_sweep(**ONE), results)
@@ -241,7 +241,7 @@ def test_a_better_learning_rate_that_is_stored_counts_though_the_search_would_no
         return End(300 * math.exp(0.25 * near**2))
 
     sweep = small_sweep(**ONE, batch_sizes=(16,), prune_factor=None)
-    stray = ended(config := sweep.trial(Cell("adamw", 16, 0), 0.5), end(config), end(config).steps)
+    stray = ended(config := sweep.trial_at(Cell("adamw", 16, 0), 0.5), end(config), end(config).steps)
     search = Search(sweep, [stray])
     play(search, end)
     assert search.best(StudyKey("adamw", 16))[0] == pytest.approx(0.5, rel=0.3)
@@ -302,7 +302,7 @@ def test_a_killed_sweep_that_is_run_again_ends_like_an_undisturbed_one(stop_afte
 
 
 def test_pruning_changes_no_minimum_of_a_grid_and_saves_work():
-    pruned, full = (Search(small_sweep(search="grid", prune_factor=factor)) for factor in (1.3, None))
+    pruned, full = (Search(small_sweep(method="grid", prune_factor=factor)) for factor in (1.3, None))
     pruned_results, full_results = run_search(pruned), run_search(full)
     for cell in pruned.cells():
         assert pruned.best_steps(cell) == full.best_steps(cell)
@@ -358,7 +358,7 @@ def test_the_first_trial_is_the_default_at_the_middle_batch_size():
 
 
 def test_the_simulation_diverges_far_above_the_best_learning_rate():
-    config = small_sweep().trial(Cell("adamw", 4, 0), 1.0)
+    config = small_sweep().trial_at(Cell("adamw", 4, 0), 1.0)
     assert true_steps(config) == math.inf
 
 

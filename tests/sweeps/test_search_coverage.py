@@ -58,7 +58,7 @@ def trials(world: Any, way: str, base: Sweep) -> list[TrialResult]:
         return play(Search(base), world.end, workers=2).results
     factor, results = GRIDS[way], []
     anchor = DEFAULT * factor ** random.Random(f"{world} {way}").uniform(0.0, 1.0)
-    for size in base.batch_sizes:
+    for size in base.axes.batch_sizes:
         nearest = round(math.log(world.best_lr(size) / anchor, factor))
         lrs = tuple(float(f"{anchor * factor**power:.6g}") for power in range(nearest - 2, nearest + 3))
         results += play(Search(base.replace(batch_sizes=(size,), lrs=lrs)), world.end, workers=2).results

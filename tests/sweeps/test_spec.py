@@ -8,6 +8,7 @@ from cbs.trial.config import Choice
 from sweeps.recipes import RECIPES
 from sweeps.spec.cell import Cell
 from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import UNRESOLVED
 from tests.sweeps.simulation import small_sweep
 
 
@@ -15,21 +16,21 @@ from tests.sweeps.simulation import small_sweep
 def test_every_recipe_is_a_sweep_named_after_itself(name):
     sweep = RECIPES[name]()
     assert sweep.name == name
-    config = sweep.trial(Cell(sweep.optimizers[0].name, sweep.batch_sizes[0], sweep.seeds[0]), 1e-3)
-    assert config.max_steps == sweep.budget(sweep.batch_sizes[0])
+    config = sweep.trial_at(Cell(sweep.axes.optimizers[0].name, sweep.axes.batch_sizes[0], sweep.axes.seeds[0]), 1e-3)
+    assert config.max_steps == sweep.budget(sweep.axes.batch_sizes[0])
 
 
 def test_the_quick_recipe_has_sizes_around_its_critical_batch_size_and_no_warmup_that_grows_with_them():
     sweep = RECIPES.make("quick")
     steps, examples = sweep.expected
-    sizes, critical = sweep.batch_sizes, examples / steps
+    sizes, critical = sweep.axes.batch_sizes, examples / steps
     assert sizes[0] <= critical / 4 < 4 * critical <= sizes[-1]
     assert {sweep.schedule.at(size).warmup_examples for size in sizes} == {256}
     assert all(sweep.budget(size) > 2 * (steps + examples / size) for size in sizes)
 
 
 def test_axes_are_sorted_and_free_of_repeats():
-    assert small_sweep(batch_sizes=(64, 4)).batch_sizes == (4, 64)
+    assert small_sweep(batch_sizes=(64, 4)).axes.batch_sizes == (4, 64)
     for axis in ("batch_sizes", "seeds", "lrs"):
         with pytest.raises(ConfigError, match="twice"):
             small_sweep(**{axis: (1, 1)})
@@ -59,7 +60,7 @@ def test_diagnostics_are_a_part_of_the_protocol_and_of_every_trial():
     with_one = sweep.replace(diagnostics=("max_attention_logit",), diagnostics_every=3)
     assert with_one.protocol()["diagnostics"] == ["max_attention_logit"]
     assert with_one.protocol_fingerprint != sweep.protocol_fingerprint
-    config = with_one.trial(Cell("adamw", 4, 0), 1e-3)
+    config = with_one.trial_at(Cell("adamw", 4, 0), 1e-3)
     assert (config.diagnostics, config.diagnostics_every) == (("max_attention_logit",), 3)
 
 
@@ -76,7 +77,7 @@ def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
     sweep = small_sweep()
     same = sweep.replace(batch_sizes=(8,), seeds=(7,), lrs=(1e-3,), optimizers=(Choice(name="sgd"),), name="x")
     assert same.protocol_fingerprint == sweep.protocol_fingerprint
-    for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": None}):
+    for change in ({"max_steps": 3}, {"prune_factor": None}, {"device": "cpu"}, {"target": UNRESOLVED}):
         assert sweep.replace(**change).protocol_fingerprint != sweep.protocol_fingerprint
     with_option = sweep.replace(optimizers=(Choice(name="adamw", options={"eps": 1e-6}),))
     assert with_option.protocol_fingerprint == sweep.protocol_fingerprint
@@ -86,8 +87,8 @@ def test_variants_are_studies_of_their_own():
     variants = tuple(map(parse_choice, ("muon", "muon(nesterov=false)", "adamw(eps=1e-6)")))
     sweep = small_sweep(optimizers=variants, batch_sizes=(4,))
     assert [study.optimizer for study in sweep.studies()] == ["muon", "muon(nesterov=false)", "adamw(eps=1e-06)"]
-    assert list(sweep.labels.values()) == ["muon", "muon(nesterov=false)", "adamw"]
-    trials = [sweep.trial(Cell(study.optimizer, 4, 0), 1e-3) for study in sweep.studies()]
+    assert list(sweep.axes.labels.values()) == ["muon", "muon(nesterov=false)", "adamw"]
+    trials = [sweep.trial_at(Cell(study.optimizer, 4, 0), 1e-3) for study in sweep.studies()]
     assert [trial.optimizer for trial in trials] == list(variants)
     assert [Cell.of(trial).study for trial in trials] == sweep.studies()
     assert len({trial.trial_id for trial in trials}) == 3

@@ -162,7 +162,7 @@ def test_a_folder_of_results_gives_a_trial_per_optimizer_that_reached_its_target
 def test_a_recipe_gives_its_optimizers_and_batch_sizes() -> None:
     (config,), batch_sizes = examples_of("quick")
     assert (config.optimizer.name, config.workload.name) == ("adamw", "text")
-    assert batch_sizes == list(RECIPES.make("quick").batch_sizes)
+    assert batch_sizes == list(RECIPES.make("quick").axes.batch_sizes)
 
 
 def test_a_source_that_is_neither(tmp_path: Path) -> None:

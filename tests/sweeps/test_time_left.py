@@ -20,18 +20,16 @@ from sweeps.outlook import time_left
 from sweeps.outlook.standing import SweepStanding
 from sweeps.outlook.time_left import DRAWS, ENOUGH, Forecast, TimeLeft, pace
 from sweeps.search.search import Search
+from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.simulation import run_search, small_sweep
 
 STORED = json.loads((Path(__file__).parent / "stored_sweep.json").read_text())
 SWEEP = Sweep(
     name="stored",
-    workload=Choice(name="text"),
-    optimizers=(Choice(name="merit"), Choice(name="adamw")),
-    batch_sizes=(2, 8, 32, 128, 512),
-    seeds=(0, 1),
-    target=Target(metric="validation_loss", value=2.8),
+    trial=prototype(workload=Choice(name="text"), target=Target(metric="validation_loss", value=2.8)),
+    axes=Axes(optimizers=(Choice(name="merit"), Choice(name="adamw")), batch_sizes=(2, 8, 32, 128, 512), seeds=(0, 1)),
     max_steps=1_000,
     max_examples=30_000,
 )
@@ -129,7 +127,7 @@ def test_what_every_trial_takes_whatever_its_length_is_no_part_of_a_step() -> No
     """Evaluations: without this, what 80 steps of a large batch took was too much for 600 steps of a small one."""
     of, each = pace(timed(lambda result, place: 2.0 + result.final_step * 0.01, count=30))
     assert each == pytest.approx(2.0)
-    assert of(small_sweep().trial(Cell("adamw", 4, 0), 1e-3)) == pytest.approx(0.01)
+    assert of(small_sweep().trial_at(Cell("adamw", 4, 0), 1e-3)) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("seconds_of", [lambda result, _: 6.0, lambda result, _: 6.0 + 500.0 / result.final_step])
@@ -147,7 +145,7 @@ def test_where_shorter_trials_took_no_less_a_step_takes_some_time_all_the_same(s
 
 def test_a_machine_that_has_become_slower_is_noticed() -> None:
     steady = pace(timed(lambda result, place: result.final_step * 0.01))
-    alone = {"batch_sizes": (16,), "optimizers": small_sweep().optimizers[:1], "seeds": (0, 1, 2, 3, 4, 5)}
+    alone = {"batch_sizes": (16,), "optimizers": small_sweep().axes.optimizers[:1], "seeds": (0, 1, 2, 3, 4, 5)}
     slower = pace(timed(lambda result, place: result.final_step * (0.01 if place < 4 else 0.03), count=10, **alone))
     trial = timed(lambda result, place: 1.0, count=1, **alone)[0]
     seconds = [each + of(trial.config) * trial.final_step for of, each in (steady, slower)]

@@ -10,15 +10,15 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.trial.config import Choice
 from sweeps.launching.launch import output_folder, resolve
-from sweeps.spec.spec import Sweep
+from sweeps.spec.axes import Axes
+from sweeps.spec.spec import Sweep, prototype
 
 
 def tiny(**changes: object) -> Sweep:
     base = Sweep(
         name="tiny",
-        workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
-        optimizers=(Choice(name="sgd"),),
-        batch_sizes=(4,),
+        trial=prototype(workload=Choice(name="noisy_quadratic", options={"dimension": 20})),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4,)),
     )
     return resolve(base.replace(**changes), 0.2)
 

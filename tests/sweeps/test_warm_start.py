@@ -126,7 +126,7 @@ def test_results_that_are_right_save_what_a_far_default_costs() -> None:
 
 def test_the_best_learning_rates_of_the_other_folder_are_taken(elsewhere: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    found = started(ASKED, tmp_path / "new", elsewhere, said.append).warm_start["adamw"]
+    found = started(ASKED, tmp_path / "new", elsewhere, said.append).search.warm_start["adamw"]
     assert found.batch_sizes == (4, 16, 64, 256)
     for size, log_lr, variance in zip(found.batch_sizes, found.log_lrs, found.variances, strict=True):
         assert log_lr == pytest.approx(math.log(TRUTH.best_lr(size)), abs=0.2)
@@ -148,7 +148,7 @@ def test_a_killed_sweep_goes_on_alike_when_the_other_folder_is_gone(elsewhere: P
     whole, part = Search(asked), Search(asked)
     results, first = run_search(whole), run_search(part, stop_after=4)
     for again in (started(ASKED, folder, source), started(ASKED, folder, None)):
-        assert again.warm_start == asked.warm_start
+        assert again.search.warm_start == asked.search.warm_start
         assert merged_manifest(store, again, "again")["warm_start"] == store.manifest()["warm_start"]
         resumed = Search(again, first.values())
         rest = run_search(resumed)
@@ -165,7 +165,7 @@ def test_an_optimizer_with_other_options_is_better_than_none(elsewhere: Path, tm
     options = [{"momentum": 0.5}, {"momentum": 0.9}]
     asked = ASKED.replace(optimizers=(*(Choice(name="sgd", options=each) for each in options), Choice(name="lion")))
     said: list[str] = []
-    found = started(asked, tmp_path, elsewhere, said.append).warm_start
+    found = started(asked, tmp_path, elsewhere, said.append).search.warm_start
     assert list(found) == ["sgd(momentum=0.5)", "sgd(momentum=0.9)"]
     assert ["(other options)" in line for line in said] == [False, True, False]
     assert said[2] == f"lion is not in {elsewhere}, and starts at its default"
@@ -189,7 +189,7 @@ def test_trials_with_the_same_option_come_before_those_where_it_was_tuned(elsewh
 
 def test_an_edge_is_a_start_of_which_little_is_known(tmp_path: Path) -> None:
     write_sweep(tmp_path / "edge", {"adamw": TRUTH}, lrs=[1e-4, 2e-4], batch_sizes=(4, 16), growth=1.3)
-    found = started(ASKED, tmp_path / "new", tmp_path / "edge").warm_start["adamw"]
+    found = started(ASKED, tmp_path / "new", tmp_path / "edge").search.warm_start["adamw"]
     assert found.told.endswith("the best at an edge")
     assert found.variances == (1.0, 1.0)
     assert math.exp(found.log_lrs[0]) == pytest.approx(2e-4)
@@ -206,7 +206,7 @@ def test_an_import_is_a_start_too(tmp_path: Path) -> None:
         constants={"optimizer": "adamw"},
     )  # fmt: skip
     import_runs([tmp_path / "runs.csv"], tmp_path / "imported", settings)
-    found = started(ASKED, tmp_path / "new", tmp_path / "imported").warm_start["adamw"]
+    found = started(ASKED, tmp_path / "new", tmp_path / "imported").search.warm_start["adamw"]
     assert [math.exp(log) for log in found.log_lrs] == pytest.approx([2e-3, 2e-3])
 
 
@@ -214,7 +214,7 @@ def test_an_import_is_a_start_too(tmp_path: Path) -> None:
     ("asked", "source", "said"),
     [
         (ASKED.replace(lrs=(1e-3,)), "other", "searches nothing"),
-        (ASKED.replace(search="grid"), "other", "searches nothing"),
+        (ASKED.replace(method="grid"), "other", "searches nothing"),
         (ASKED, "mine", "is the folder of this sweep"),
         (ASKED, "nowhere", "does not exist"),
     ],

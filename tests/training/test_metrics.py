@@ -25,6 +25,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from sweeps.launching.launch import resolve
+from sweeps.spec.spec import UNRESOLVED
 from tests.kinds import kinds
 from tests.sweeps.simulation import small_sweep
 
@@ -190,13 +191,13 @@ def test_a_trial_ends_where_its_training_loss_does_and_goes_on_from_a_checkpoint
 
 
 def test_a_sweep_asks_for_a_metric_of_its_workload_or_one_that_every_workload_has():
-    sweep = small_sweep(target=None, metric="gradient_norm")
+    sweep = small_sweep(target=UNRESOLVED, metric="gradient_norm")
     with pytest.raises(ConfigError, match="no target of its own: give --target VALUE, or a --budget"):
         resolve(sweep)
     asked = resolve(sweep, 0.5).target
     assert (asked.metric, asked.value, asked.direction) == ("gradient_norm", 0.5, "below")
-    assert resolve(small_sweep(target=None, metric="validation_loss")).target.value == 0.1
-    assert resolve(sweep, 0.5).protocol_fingerprint != resolve(small_sweep(target=None), 0.5).protocol_fingerprint
+    assert resolve(small_sweep(target=UNRESOLVED, metric="validation_loss")).target.value == 0.1
+    assert resolve(sweep, 0.5).protocol_fingerprint != resolve(small_sweep(target=UNRESOLVED), 0.5).protocol_fingerprint
 
 
 def test_a_trial_that_is_picked_up_again_measures_what_it_would_have():

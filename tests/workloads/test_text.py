@@ -127,8 +127,8 @@ def test_a_trial_at_the_base_width_is_bitwise_that_of_the_standard_parametrizati
 
 def test_a_sweep_in_mup_scales_the_learning_rates_along_the_schedule() -> None:
     sweep = override(RECIPES["default"](), ["workload.parametrization=mup", "workload.width=64"])
-    assert sweep.workload.options == {"parametrization": "mup", "width": 64}
-    config = short_trial(**sweep.workload.options)
+    assert sweep.trial.workload.options == {"parametrization": "mup", "width": 64}
+    config = short_trial(**sweep.trial.workload.options)
     loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
     for step, multiplier in ((1, 1 / 3), (2, 2 / 3), (3, 1.0)):
         loop.train_step(step)

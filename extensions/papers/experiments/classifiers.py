@@ -130,7 +130,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
         workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
         sweep = experiment(workload, optimizers, tuple(2**k for k in range(9, 16)), budgets=(115_300_000,),
                            schedule=schedule)  # fmt: skip
-    large = sweep.batch_sizes[-1]
+    large = sweep.axes.batch_sizes[-1]
     return PaperRecipe(
         title="LAMB and LARS: accuracy at equal epochs up to large batches",
         paper="You et al. 2020, arXiv 1904.00962, and 2017, arXiv 1708.03888",

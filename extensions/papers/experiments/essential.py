@@ -71,7 +71,7 @@ def telescoping(scale: str) -> PaperRecipe:
     run = RecipeRun(name="widths", sweep=sweep, policy=Choice(name="telescope", options={"widths": list(widths)}))
 
     def best(width: int) -> AnswerPath:
-        of = ("learning_rates", 0, "law", "optima", {"batch_size": sweep.batch_sizes[0]})
+        of = ("learning_rates", 0, "law", "optima", {"batch_size": sweep.axes.batch_sizes[0]})
         return AnswerPath(analysis=f"lr_{width}", path=(*of, "lr"), ok=((*of, "at_grid_edge"),))
 
     ratio = replace(best(widths[2]), over=best(widths[0]))

@@ -37,7 +37,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
         lamb = sweep.replace(optimizers=(parse_choice("lamb(weight_decay=0.01)"),),
                              lr_rule=PrescribedRate(power=0.5, lrs={32_768: 5e-3}))  # fmt: skip
         sweeps = {"adamw": sweep, "lamb": lamb}
-    large = sweep.batch_sizes[-1]
+    large = sweep.axes.batch_sizes[-1]
     excess = among_sizes({"optimizer": "lamb"}, "sizes", {"batch_size": large}, "excess")
     stops = among_sizes({"optimizer": "adamw"}, "equivalence", "largest_within")
     return PaperRecipe(

@@ -23,7 +23,7 @@ def lars(scale: str) -> PaperRecipe:
         workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
         sweep = experiment(workload, ("lars", "sgd"), (256, 8_192, 16_384, 32_768), budgets=(115_300_000,),
                            schedule=schedule)  # fmt: skip
-    large = sweep.batch_sizes[-1]
+    large = sweep.axes.batch_sizes[-1]
     excess = among_sizes({"optimizer": "lars"}, "sizes", {"batch_size": large}, "excess")
     return PaperRecipe(
         title="LARS: large batches without loss of accuracy",
@@ -81,7 +81,7 @@ def lamb_small(scale: str) -> PaperRecipe:
         runs=tuple(runs),
         analyses={f"budget_{run.name}": f"budget {{{run.name}}}" for run in runs},
         expectations=tuple(
-            higher(lower_loss("lamb", worse, run.sweep.batch_sizes[-1], f"{run.name}: LAMB ahead of {worse}",
+            higher(lower_loss("lamb", worse, run.sweep.axes.batch_sizes[-1], f"{run.name}: LAMB ahead of {worse}",
                               "tables of the appendix, from memory", analysis=f"budget_{run.name}"))
             for run, worse in wanted
         ),

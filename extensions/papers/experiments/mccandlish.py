@@ -132,7 +132,7 @@ def adaptive(scale: str) -> PaperRecipe:
         workload = Choice(name="images", options={"model": "cnn", "data": "data/svhn"})
         sweep = experiment(workload, ("sgd",), tuple(2**k for k in range(4, 14)), target=0.4, max_steps=20_000,
                            max_examples=5_000_000, expected=(1_000.0, 5e5), **about)  # fmt: skip
-    first = sweep.batch_sizes[0]
+    first = sweep.axes.batch_sizes[0]
     gamma = AnswerPath(analysis="judge", path=("schedules", {"batch_size": first}, "gamma"))
     return PaperRecipe(
         title="adaptive batch size: what following the noise scale buys",

@@ -96,7 +96,7 @@ def merit_ablation(scale: str) -> PaperRecipe:
     tiny, optimizers = scale == "tiny", ("merit", *ABLATIONS)
     sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
     run = RecipeRun(name="small", sweep=sweep) if tiny else at_paper_scale("small", optimizers)
-    size = sweep.batch_sizes[0] if tiny else MODELS["small"][1]
+    size = sweep.axes.batch_sizes[0] if tiny else MODELS["small"][1]
     return PaperRecipe(
         title="MERIT: what its clip, its lower bound and its ratios are worth",
         paper=PAPER,

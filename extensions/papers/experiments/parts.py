@@ -11,8 +11,9 @@ from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
 from extensions.papers.experiments.base import EACH, AnswerPath, Expectation, RecipeRun, Step
 from extensions.papers.experiments.relations import Beyond, Likely, Near
+from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import Sweep, prototype
 
 COSINE = ScheduleRule(name="cosine")
 
@@ -40,15 +41,12 @@ def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequenc
     target = changes.pop("target", None)
     if isinstance(target, float):
         target = Target(metric="validation_loss", value=target)
-    settings = {"probe": None, "micro_batch_size": 128} | changes
-    return Sweep(
+    sweep = Sweep(
         name="recipe",
-        workload=workload,
-        optimizers=tuple(map(parse_choice, optimizers)),
-        batch_sizes=tuple(batch_sizes),
-        target=target,
-        **settings,
+        trial=prototype(workload=workload, target=target, probe=None, micro_batch_size=128),
+        axes=Axes(optimizers=tuple(map(parse_choice, optimizers)), batch_sizes=tuple(batch_sizes)),
     )
+    return sweep.replace(**changes)
 
 
 def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:

@@ -57,7 +57,7 @@ def price(run: RecipeRun) -> RunPrice:
     """Return the cost of a run, from a simulation of its search, see :mod:`sweeps.outlook.remaining`."""
     sweep, tokens_per_example = run.sweep, run.tokens_per_example
     if run.model is None and tokens_per_example is None:
-        workload = build_workload(without_data(sweep.workload))
+        workload = build_workload(without_data(sweep.trial.workload))
         tokens_per_example = workload.tokens_per_example
     if sweep.target is None:  # trials end at a budget; the target, which the simulation needs, has no effect
         sweep = sweep.replace(target=Target(metric="validation_loss", value=0.0))
@@ -81,7 +81,7 @@ def price(run: RecipeRun) -> RunPrice:
 
 def parameters_of(run: RecipeRun, *, without_embeddings: bool = False) -> int:
     """Return the number of parameters of the model of a run."""
-    build = run.model or build_workload(without_data(run.sweep.workload)).build_model
+    build = run.model or build_workload(without_data(run.sweep.trial.workload)).build_model
     return count_parameters(build, without_embeddings=without_embeddings)
 
 

@@ -172,7 +172,7 @@ def reproduce(
         policy = POLICIES.make(run.policy.name, **run.policy.options)
         sweep = _from_parent(run, output)
         policy.check(sweep, limits=limits, source=None)
-        resources.check_devices(sweep.device, command=False)
+        resources.check_devices(sweep.trial.device, command=False)
         plan = prepare(sweep, sweep, policy, output=output / run.name, resources=resources, note=note)
         report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
         complete &= not report.content.get("failures", {}).get("trials", 0)

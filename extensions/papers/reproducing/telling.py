@@ -25,13 +25,13 @@ def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
     for deviation in recipe.deviations:
         yield from _wrapped("differs     ", deviation)
     for run in recipe.runs:
-        axes = run.sweep.axes()
+        axes = run.sweep.axes.to_json()
         sizes = ", ".join(map(str, axes["batch_sizes"]))
         goal = f"{', '.join(f'{each:,}' for each in run.sweep.budgets)} examples" if run.sweep.budgets else "to target"
         yield from _wrapped(
             f"run {run.name:<8}",
-            f"{run.sweep.workload}; {', '.join(axes['optimizers'])}; batch sizes {sizes}; {goal}; "
-            f"{len(run.sweep.seeds)} seeds",
+            f"{run.sweep.trial.workload}; {', '.join(axes['optimizers'])}; batch sizes {sizes}; {goal}; "
+            f"{len(run.sweep.axes.seeds)} seeds",
         )
     for line in command_lines(recipe, output).values():
         yield from _wrapped("analysis    ", f"cbs {line}")

@@ -27,11 +27,17 @@ def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, g
     recipe = PAPERS.make(name, scale)
     order = ("merit", "lamb", "lars", "adamw", "sgd")
     for run in recipe.runs:
-        here = {each: place for place, each in enumerate(order) if each in [o.name for o in run.sweep.optimizers]}
+        here = {each: place for place, each in enumerate(order) if each in [o.name for o in run.sweep.axes.optimizers]}
         worlds = {each: World(floor=2.0 + 0.1 * place * (1 if good else -1)) for each, place in here.items()}
-        accuracy = "accuracy" in str(run.sweep.workload)
+        accuracy = "accuracy" in str(run.sweep.trial.workload)
         more = {"metric": "validation_accuracy", "direction": "above"} if accuracy else {}
-        write(tmp_path / run.name, worlds, sizes=run.sweep.batch_sizes, budget=16 * run.sweep.batch_sizes[-1], **more)
+        write(
+            tmp_path / run.name,
+            worlds,
+            sizes=run.sweep.axes.batch_sizes,
+            budget=16 * run.sweep.axes.batch_sizes[-1],
+            **more,
+        )
     lines = command_lines(recipe, tmp_path)
     contents = {name: ask(f"{line} --resamples 200 --figures none") for name, line in lines.items()}
     pairs: list[Expectation] = [each for each in recipe.expectations if "pairs" in each.ours[0].path]

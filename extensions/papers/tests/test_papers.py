@@ -94,9 +94,9 @@ def test_a_model_is_counted_without_memory_for_it() -> None:
 
 def test_settings_change_every_sweep_of_a_recipe() -> None:
     recipe = recipe_of("cbs-scaling", "tiny", ["clip_norm=2.5", "workload.layers=1"])
-    assert {run.sweep.clip_norm for run in recipe.runs} == {2.5}
-    assert [run.sweep.workload.options["width"] for run in recipe.runs] == [16, 32, 64]
-    assert {run.sweep.workload.options["layers"] for run in recipe.runs} == {1}
+    assert {run.sweep.trial.clip_norm for run in recipe.runs} == {2.5}
+    assert [run.sweep.trial.workload.options["width"] for run in recipe.runs] == [16, 32, 64]
+    assert {run.sweep.trial.workload.options["layers"] for run in recipe.runs} == {1}
     with pytest.raises(ConfigError, match="'nqm' has no sweep"):
         recipe_of("nqm", "tiny", ["clip_norm=2.5"])
     with pytest.raises(ConfigError, match="unknown scale 'huge': known scales are tiny, paper"):

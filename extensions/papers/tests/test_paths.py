@@ -63,23 +63,24 @@ def write(root: Path, sweep: Sweep, parameters: int) -> None:
     store.prepare()
     sweep = sweep.replace(seeds=tuple(range(SEEDS)))
     if sweep.target is None:
-        metric = sweep.metric or ("validation_accuracy" if "accuracy" in str(sweep.workload) else "validation_loss")
+        own = "validation_accuracy" if "accuracy" in str(sweep.trial.workload) else "validation_loss"
+        metric = sweep.metric or own
         sweep = sweep.replace(target=dataclasses.replace(TARGET, metric=metric))
-    if "accuracy" in str(sweep.workload):
+    if "accuracy" in str(sweep.trial.workload):
         sweep = sweep.replace(target=dataclasses.replace(sweep.target, direction="above"))  # type: ignore[type-var]
     store.write_manifest(merged_manifest(store, sweep, ""))
     assert sweep.target is not None
     for study in sweep.studies():
         optimizer = [*sweep.choices].index(study.optimizer)
         size, best = study.batch_size, 1e-3 * math.sqrt(study.batch_size)
-        for lr in sweep.lrs or [best * rate for rate in RATES]:
+        for lr in sweep.axes.lrs or [best * rate for rate in RATES]:
             for seed in range(SEEDS):
-                config = sweep.trial(Cell(study.optimizer, size, seed), lr)
-                off = 0.3 * math.log(lr / best) ** 2 if sweep.lrs is None else 0.0
+                config = sweep.trial_at(Cell(study.optimizer, size, seed), lr)
+                off = 0.3 * math.log(lr / best) ** 2 if sweep.axes.lrs is None else 0.0
                 critical = (40.0 + 10 * optimizer) * parameters**0.1
                 needed = 100.0 * (1 + critical / size) * math.exp(off + 0.02 * rng.standard_normal())
                 last = config.max_steps if not config.stops_at_target else math.ceil(needed) + 1
-                last = min(last, 3_000) if sweep.lrs else last
+                last = min(last, 3_000) if sweep.axes.lrs else last
                 store.save(result(config, needed, last, lr, rng, parameters))
 
 
@@ -157,7 +158,7 @@ def test_schedules_and_optimizers_at_the_scale_of_the_paper_can_be_built(name: s
     for run in PAPERS.make(name, "paper").runs:
         sweep = run.sweep if run.sweep.target is not None else run.sweep.replace(target=TARGET)
         for study in sweep.studies():
-            trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), sweep.listed_lrs(study)[0])
+            trial = sweep.trial_at(Cell(study.optimizer, study.batch_size, 0), sweep.listed_lrs(study)[0])
             build_schedule(trial.schedule)
             build_batch_schedule(trial.batch_schedule, run_of(trial, 1024))
             build_optimizer(trial.optimizer, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1e-3)

@@ -151,9 +151,9 @@ def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
     asked.clear()
     reproduce("test-recipe", "tiny", tmp_path / "out")
     first, second = asked
-    assert first.parent is None
-    assert (second.parent.source, second.parent.optimizer) == (str(kept / "64.pt"), "reset")
-    assert second == first.replace(parent=second.parent)
+    assert first.start.parent is None
+    assert (second.start.parent.source, second.start.parent.optimizer) == (str(kept / "64.pt"), "reset")
+    assert second == first.replace(parent=second.start.parent)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def _of_steps(path: Path, confidence: float) -> list[_Part]:
     columns, geometries = read_steps(path)
     plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
     if plain is None:
-        raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
+        raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --set probe=auto")
     examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
     cut: list[_Part] = []
     for count in reversed(range(1, MOST + 1)):

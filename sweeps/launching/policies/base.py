@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import dry_run_lines, dry_run_report
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.combinations import Rule, asked_for, refuse
 from sweeps.spec.spec import Sweep
 
 
@@ -37,6 +39,12 @@ class Policy(ABC):
 
     Attributes:
         timed: whether the steps of the requested sweep are timed beforehand.
+        stored: whether the folder of the requested sweep holds its own trials.
+        asked_as: what a user asks for who gets this policy.
+        excludes: what does not combine with the policy, by its name in :mod:`sweeps.spec.combinations` or the option of
+            a start or a limit, with the reason.
+        needs: what the policy needs, likewise.
+        remedy: what to do about what it excludes.
 
     Example:
         A policy that runs a sweep with three more seeds, whatever its outcome::
@@ -44,15 +52,21 @@ class Policy(ABC):
             class MoreSeeds(Policy):
                 def sweeps(self, sweep, folder, limits, note):
                     first = yield sweep, folder
-                    more = yield sweep.replace(seeds=(*sweep.seeds, 101, 102, 103)), folder
+                    more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101, 102, 103)), folder
                     note("three more seeds have run")
                     return outcome(first, folder, [more], limits)
     """
 
     timed: ClassVar[bool] = True
+    stored: ClassVar[bool] = True
+    asked_as: str = "the policy"
+    excludes: ClassVar[Mapping[str, str]] = {}
+    needs: ClassVar[Mapping[str, str]] = {}
+    remedy: str = "leave one of the two out"
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        """Refuse settings that the policy does not support; called once, before data are loaded or anything is built.
+        """Refuse what does not combine, with each other or with the policy; called once, before data are loaded or
+        anything is built.
 
         Args:
             sweep: the sweep as requested; its target may not be resolved yet.
@@ -60,9 +74,18 @@ class Policy(ABC):
             source: folder of results at whose best learning rates the search starts; ``None`` for none.
 
         Raises:
-            ConfigError: if a setting is not supported; the message says what to leave out.
+            ConfigError: if two do not combine, or a setting is not supported; the message says what to leave out.
         """
-        return
+        given = {
+            "--from": source is not None,
+            "--max-time": math.isfinite(limits.deadline),
+            "--max-examples": math.isfinite(limits.examples),
+        }
+        asked = asked_for(sweep) | {name for name, there in given.items() if there}
+        refuse(asked)
+        excluded = [Rule(self.asked_as, other, why) for other, why in self.excludes.items()]
+        needed = [Rule(self.asked_as, other, why) for other, why in self.needs.items()]
+        refuse({self.asked_as, *asked}, excluded, needed, self.remedy)
 
     @abstractmethod
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cbs.errors import ConfigError
 from cbs.training.birth import check_parent
@@ -78,6 +78,13 @@ class Branch(Policy):
         within: excess loss up to which a branch has not lost in that test, in the unit of the metric.
     """
 
+    stored = False
+    asked_as = "cbs branch"
+    excludes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--lrs RULE", "--axis", "--from"), "a trunk has one learning rate, and nothing is tuned"),
+        "--schedule": "branches measure one batch size at a time",
+    }
+
     def __init__(
         self,
         at: str = AT,
@@ -104,34 +111,34 @@ class Branch(Policy):
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if len(sweep.batch_sizes) != 1:
+        super().check(sweep, limits=limits, source=source)
+        if len(sweep.axes.batch_sizes) != 1:
             raise ConfigError(
-                f"branches start from runs at one batch size, got {len(sweep.batch_sizes)}: give it with --trunk-batch"
+                f"branches start from runs at one batch size, got {len(sweep.axes.batch_sizes)}: give it with "
+                "--trunk-batch"
             )
-        if sweep.lr_rule is not None or len(sweep.lrs or (1.0,)) != 1 or sweep.tuned or source is not None:
+        if len(sweep.axes.lrs or (1.0,)) != 1:
             raise ConfigError("a trunk has one learning rate, given with --lr; nothing is searched or tuned")
-        if sweep.axes().get("batch_schedules"):
-            raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
-        if sweep.averaging is not None and "decay" in sweep.averaging.options:
+        if sweep.trial.averaging is not None and "decay" in sweep.trial.averaging.options:
             raise ConfigError(
-                f"averaging={sweep.averaging} spans k times as many examples in a branch of k times the batch size, "
-                "which then seems to fall behind: give half_life=EXAMPLES instead of decay"
+                f"averaging={sweep.trial.averaging} spans k times as many examples in a branch of k times the batch "
+                "size, which then seems to fall behind: give half_life=EXAMPLES instead of decay"
             )
         if not 0.0 <= self._error < 1.0:
             raise ConfigError(f"--error must be 0 or more and below 1, got {self._error:g}; 0 runs every branch")
         if not 0.0 < self._within < math.inf:
             raise ConfigError(f"--within must be a number above 0, got {self._within:g}")
-        if self._trunk_optimizer and self._trunk_optimizer not in map(str, sweep.optimizers):
+        if self._trunk_optimizer and self._trunk_optimizer not in map(str, sweep.axes.optimizers):
             raise ConfigError(f"--trunk-optim {self._trunk_optimizer} is none of the optimizers; add it with --optim")
         if not self._checkpoints:
-            if sweep.workload.name == COMMAND:
+            if sweep.trial.workload.name == COMMAND:
                 raise ConfigError(
                     "with --command the trunk is trained by your program: give its checkpoints with --from-checkpoint "
                     "PATH@EXAMPLES"
                 )
             if len(sweep.budgets) != 1:
                 raise ConfigError("a trunk needs --budget EXAMPLES, a single number")
-        elif sweep.workload.name != COMMAND and sweep.budgets and sweep.schedule.ends_with(sweep.budgets[-1]):
+        elif sweep.trial.workload.name != COMMAND and sweep.budgets and sweep.schedule.ends_with(sweep.budgets[-1]):
             raise ConfigError(
                 f"--set schedule.name={sweep.schedule.name}: it is not known after how many examples the learning rate "
                 "of the run decays: leave it out and give the learning rate at the checkpoint with --lr, or add --set "
@@ -140,14 +147,14 @@ class Branch(Policy):
         plan = self._plan(sweep)
         few = [f"--factors {self._asked['factors']}"] if len(plan.factors) < 2 else []
         few += ["--lr-rule tried"] if plan.rates_tried > 1 else []
-        few += ["a single seed"] if len(sweep.seeds) < 2 else []
+        few += ["a single seed"] if len(sweep.axes.seeds) < 2 else []
         if self._error and few:
             raise ConfigError(f"{few[0]} does not go with the sequential test: add --error 0 to run every branch")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         plan = self._plan(sweep)
         searches: list[Search] = []
-        found: dict[str, list[TestedCheckpoint]] = {label: [] for label in sweep.labels.values()}
+        found: dict[str, list[TestedCheckpoint]] = {label: [] for label in sweep.axes.labels.values()}
         smallest = min(plan.factors.values())
         store = Store(folder)
         for trunk in self._trunks(sweep):
@@ -158,9 +165,9 @@ class Branch(Policy):
                     break
                 _check_trunk(trunk, result)
             for part in self._parts(sweep, trunk, plan, store):
-                (label,) = part.labels.values()
-                assert part.parent is not None
-                note(f"{label}: branches at {part.parent.examples:,} examples")
+                (label,) = part.axes.labels.values()
+                assert part.start.parent is not None
+                note(f"{label}: branches at {part.start.parent.examples:,} examples")
                 if self._error:
                     one = tested(
                         part, folder, plan.factors, within=self._within, error=self._error, earlier=found[label],
@@ -199,10 +206,10 @@ class Branch(Policy):
         self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
     ) -> SweepReport:
         plan, trunks = self._plan(sweep), self._trunks(sweep)
-        each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
+        each = len(plan.factors) * plan.rates_tried * len(sweep.axes.seeds) * len(plan.at)
         trained = [trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep is not None]
-        trials = len(trained) + each * len(sweep.optimizers)
-        examples = sum(trained) + each * len(sweep.optimizers) * plan.window
+        trials = len(trained) + each * len(sweep.axes.optimizers)
+        examples = sum(trained) + each * len(sweep.axes.optimizers) * plan.window
         share = each * plan.window / (plan.at[-1] if self._checkpoints else sweep.budgets[0])
         content = {"output": str(folder), "trials": trials, "examples": examples, "share_of_trunk": share}
         most = "at most " if self._error else ""
@@ -221,17 +228,17 @@ class Branch(Policy):
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
-        (size,) = sweep.batch_sizes
+        (size,) = sweep.axes.batch_sizes
         given = [examples for _, examples in self._given(size)]
         plan = branch_plan(
             batch_size=size,
             examples=None if given else sweep.budgets[0],
             at=given or self._at,
-            micro_batch_size=sweep.micro_batch_size,
+            micro_batch_size=sweep.trial.micro_batch_size,
             **self._asked,
         )
-        if sweep.workload.name != COMMAND and sweep.target is not None:
-            limit = getattr(built(sweep.workload), "training_examples", None)
+        if sweep.trial.workload.name != COMMAND and sweep.target is not None:
+            limit = getattr(built(sweep.trial.workload), "training_examples", None)
             if limit is not None and plan.at[-1] + plan.window > limit:
                 raise ConfigError(
                     f"--window {plan.window:,}: the data end after {limit:,} examples, and the last branch begins at "
@@ -265,21 +272,21 @@ class Branch(Policy):
         return self._found
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
-        (size,) = sweep.batch_sizes
+        (size,) = sweep.axes.batch_sizes
         ends = sweep.schedule.decay_examples
         if not self._checkpoints and sweep.schedule.ends_with(sweep.budgets[0]):
             ends = sweep.budgets[0]
         warmup = sweep.schedule.at(size).warmup_examples
         base = sweep.replace(schedule=dataclasses.replace(sweep.schedule, warmup_examples=warmup, decay_examples=ends))
-        choices = [choice for choice in sweep.optimizers if str(choice) == self._trunk_optimizer]
+        choices = [choice for choice in sweep.axes.optimizers if str(choice) == self._trunk_optimizer]
         trunks = []
-        for choice in choices or sweep.optimizers:
+        for choice in choices or sweep.axes.optimizers:
             lr = _rate(sweep, choice)
             trained = None
             if not self._checkpoints:
                 kept = self._plan(sweep).at
-                trained = base.replace(optimizers=(choice,), seeds=sweep.seeds[:1], lrs=(lr,), keep=kept)
-            trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained or base, trained))
+                trained = base.replace(optimizers=(choice,), seeds=sweep.axes.seeds[:1], lrs=(lr,), keep=kept)
+            trunks.append(Trunk(choice, sweep.axes.labels[str(choice)], lr, trained or base, trained))
         return trunks
 
     def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
@@ -289,13 +296,13 @@ class Branch(Policy):
         for at, path in zip(plan.at, kept if own else [path for path, _ in self._given(plan.batch_size)], strict=True):
             source = own or str(path)
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
-            for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
+            for choice in sweep.axes.optimizers if self._trunk_optimizer else (trunk.choice,):
                 lr = _rate(sweep, choice)
                 parts = [
                     base.replace(
                         optimizers=(choice,),
                         batch_sizes=tuple(plan.factors),
-                        seeds=sweep.seeds,
+                        seeds=sweep.axes.seeds,
                         lrs=None,
                         lr_rule=rates,
                         budgets=(plan.window,),
@@ -305,17 +312,17 @@ class Branch(Policy):
                     )
                     for rates in plan.rates(lr)
                 ]
-                if sweep.workload.name != COMMAND:
-                    first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
+                if sweep.trial.workload.name != COMMAND:
+                    first = Cell(str(choice), min(plan.factors), sweep.axes.seeds[0])
                     with calling_theirs():
-                        check_parent(built(sweep.workload), parts[0].trial(first, lr), path)
+                        check_parent(built(sweep.trial.workload), parts[0].trial_at(first, lr), path)
                 yield from parts
 
 
 def _trial(trunk: Trunk) -> TrialConfig:
     assert trunk.sweep is not None
-    (cell,) = [Cell(study.optimizer, study.batch_size, trunk.sweep.seeds[0]) for study in trunk.sweep.studies()]
-    return trunk.sweep.trial(cell, trunk.lr)
+    (cell,) = [Cell(study.optimizer, study.batch_size, trunk.sweep.axes.seeds[0]) for study in trunk.sweep.studies()]
+    return trunk.sweep.trial_at(cell, trunk.lr)
 
 
 def _rate(sweep: Sweep, choice: Choice) -> float:

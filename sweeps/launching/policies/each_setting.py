@@ -53,6 +53,8 @@ class EachSetting(Policy):
         axes: values of each setting, by its key as in ``--set``.
     """
 
+    stored = False
+
     def __init__(self, makes: Callable[[], Policy], axes: Mapping[str, Sequence[str]]) -> None:
         self._makes, self._axes = makes, axes
         self.timed = makes().timed  # type: ignore[misc]

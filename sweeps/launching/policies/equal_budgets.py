@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
-from sweeps.search.limits import Limits
-from sweeps.spec.axes import pooled
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
@@ -35,8 +33,15 @@ class EqualBudgets(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
+    needs: ClassVar[Mapping[str, str]] = {"--budget": "it compares losses at equal budgets"}
+    excludes: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--lrs", "--lrs RULE", "--set search=grid", "--schedule"), "it searches learning rates"
+    )
+
     def __init__(self, goal: float | None = None, finds: bool = False, more_seeds: bool = True) -> None:
         super().__init__(goal)
+        self.asked_as = "a sweep of budgets that finds its batch sizes" if finds else "--precision"
+        self.remedy = "leave that out, or give --batch-sizes" if finds else Rounds.remedy
         self.finds, self.more_seeds = finds, more_seeds
 
     def asked(self) -> dict[str, Any]:
@@ -45,27 +50,15 @@ class EqualBudgets(Rounds):
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         if not self.finds:
             return super().first(sweep)
-        (part,) = first_sizes(sweep, sweep.seeds)
+        (part,) = first_sizes(sweep, sweep.axes.seeds)
         sizes = part["batch_sizes"]
         while sizes[0] > 1 and not _fits(sweep, sizes[-1], sweep.budgets[0]):
             sizes = [size // 2 for size in sizes]
         return [part | {"batch_sizes": sizes}]
 
-    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if not sweep.budgets:
-            raise ConfigError("policy equal_budgets needs a --budget")
-        if self.goal is not None and not 0.0 < self.goal <= 1.0:
-            raise ConfigError(
-                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
-            )
-        if sweep.exhaustive or "batch_schedules" in sweep.axes():
-            asked = "a sweep of budgets that finds its batch sizes" if self.finds else "--precision"
-            other = ", or give --batch-sizes" if self.finds else ""
-            raise ConfigError(f"{asked} searches learning rates: leave out --lrs, --lr-rule and --schedule{other}")
-
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         judged, answers = Judgement(), _look(sweep, folder)
-        for text, label in sweep.labels.items():
+        for text, label in sweep.axes.labels.items():
             mine = answers.get(text, [])
             if not mine:
                 judged.reasons[label] = "it has no trials that can be read"
@@ -109,19 +102,19 @@ class EqualBudgets(Rounds):
         sizes = answer.sizes
         first, last = sizes[0], sizes[-1]
         coarse = tuple(size.batch_size for size in sizes if size.between > margin)
-        if coarse and (sweep.within is None or sweep.within > margin):
+        if coarse and (sweep.search.within is None or sweep.search.within > margin):
             why = f"learning rates to {margin:.2g} at batch size {', '.join(map(str, coarse))}"
-            return WantedTrials(batch_sizes=coarse, seeds=sweep.seeds, within=margin, why=why)
+            return WantedTrials(batch_sizes=coarse, seeds=sweep.axes.seeds, within=margin, why=why)
         larger = 2 * last.batch_size
         if last.excess.standing is not Standing.WORSE and _fits(sweep, larger, budget):
             why = f"batch size {larger}: {last.batch_size}, the largest, is not shown to be worse"
-            return WantedTrials(batch_sizes=(larger,), seeds=sweep.seeds, why=why)
+            return WantedTrials(batch_sizes=(larger,), seeds=sweep.axes.seeds, why=why)
         best = answer.equivalence.best.value
         worse = len(sizes) > 1 and sizes[1].excess.standing is Standing.WORSE
         if worse and best == first.batch_size and first.batch_size > 1:
             smaller = first.batch_size // 2
             why = f"batch size {smaller}: {first.batch_size}, the smallest, is the best"
-            return WantedTrials(batch_sizes=(smaller,), seeds=sweep.seeds, why=why)
+            return WantedTrials(batch_sizes=(smaller,), seeds=sweep.axes.seeds, why=why)
         unknown = [size for size in sizes if size.excess.more_seeds]
         wide = self.goal is not None and half_width(answer.equivalence.largest_within.interval) > self.goal
         if not unknown and not wide:
@@ -129,11 +122,11 @@ class EqualBudgets(Rounds):
         asked = unknown or [size for size in sizes if size.excess.value is not None and size.excess.value < 3 * margin]
         more = min((size.excess.more_seeds or size.seeds for size in asked), default=0)
         held = max((size.seeds for size in sizes), default=0)
-        count = min(held + more, 2 * held, MOST_SEEDS if self.more_seeds else len(sweep.seeds))
+        count = min(held + more, 2 * held, MOST_SEEDS if self.more_seeds else len(sweep.axes.seeds))
         if count <= held:
             return None
         tested = sorted({*(size.batch_size for size in asked), *([round(best)] if best else [])})
-        seeds = with_more(sweep.seeds, count)[:count]
+        seeds = with_more(sweep.axes.seeds, count)[:count]
         return WantedTrials(
             batch_sizes=tuple(size for size in tested if any(each.batch_size == size for each in sizes)),
             seeds=tuple(sorted(seeds)),
@@ -166,11 +159,11 @@ def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, Opti
     """
     from analysis.questions.budget.answer import budget
 
-    within = None if sweep.within is None else f"{sweep.within:g}"
+    within = None if sweep.search.within is None else f"{sweep.search.within:g}"
     found = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)
     looked: dict[str, list[tuple[float, float, OptimizerAtBudget]]] = {}
     for text, choice in sweep.choices.items():
-        group = str(pooled(sweep, choice))
+        group = str(sweep.axes.pooled(choice))
         looked[text] = [
             (entry.budget, entry.margin, answer)
             for entry in found.budgets

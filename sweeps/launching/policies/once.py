@@ -45,14 +45,14 @@ class Once(Policy):
         parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
         reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in parts]
         lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
-        total = reports[0] | {"axes": sweep.axes(), "budgets": list(sweep.budgets)}
+        total = reports[0] | {"axes": sweep.axes.to_json(), "budgets": list(sweep.budgets)}
         for name in ("trials", "trials_done", "examples", "seconds"):
             values = [report[name] for report in reports]
             total[name] = None if None in values else sum(values)
         for name in ("first", "expected"):
             total[name] = [row for report in reports for row in report[name]]
         if sweep.shares_trials:
-            others = "the other targets" if sweep.further_targets else "the smaller budgets"
+            others = "the other targets" if sweep.trial.further_targets else "the smaller budgets"
             lines.append(f"{others} are read from the same trials, and may need further learning rates")
         else:
             lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from sweeps.launching.policies.base import SweepReport, Sweeps
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
-from sweeps.spec.axes import pooled
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
@@ -49,6 +48,12 @@ class Precision(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
+    asked_as = "--precision"
+    excludes: ClassVar[Mapping[str, str]] = {
+        "--budget": "it is about the critical batch size, which needs a target",
+        "--schedule": "it is about the critical batch size, which needs constant ones",
+    }
+
     def __init__(
         self,
         goal: float = Sweep.usual_precision,
@@ -64,22 +69,12 @@ class Precision(Rounds):
         return super().asked() | {"finds": self.finds}
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        assert self.goal is not None
-        if not 0.0 < self.goal <= 1.0:
-            raise ConfigError(
-                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
-            )
+        super().check(sweep, limits=limits, source=source)
         if not self.runs > 0:
             raise ConfigError(f"--max-runs must be above 0, got {self.runs:g}")
-        if sweep.budgets:
-            raise ConfigError("--precision is about the critical batch size, which needs a target: leave out --budget")
-        if "batch_schedules" in sweep.axes():
-            raise ConfigError(
-                "--precision is about the critical batch size, which needs constant ones: leave out --schedule"
-            )
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
-        return first_sizes(sweep, sweep.seeds[:1]) if self.finds else super().first(sweep)
+        return first_sizes(sweep, sweep.axes.seeds[:1]) if self.finds else super().first(sweep)
 
     def preview(
         self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
@@ -91,18 +86,18 @@ class Precision(Rounds):
         from analysis.estimate.suggest import suggest
 
         assert self.goal is not None
-        answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.seeds) == 1)
+        answers, as_run = self.look(sweep, folder), _as_run(not self.more_seeds and len(sweep.axes.seeds) == 1)
         narrow = {text: half_width(answer.interval) <= self.goal for text, answer in answers.items()}
         # a round keeps all workers busy and decides no more than that: what it shows says what is worth running next;
         # the trials of an optimizer do not depend on whether others are done
-        least = math.ceil(self.workers / len(sweep.labels))
+        least = math.ceil(self.workers / len(sweep.axes.labels))
         most = max(FEWEST_RUNS, least)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
         prices = {text: paid(answer, ran.values(), text) for text, answer in answers.items()}
         judged = Judgement([_estimate(sweep, text, answer, prices[text]) for text, answer in answers.items()])
-        for text, label in sweep.labels.items():
+        for text, label in sweep.axes.labels.items():
             answer = answers.get(text)
             if answer is None:
                 judged.reasons[label] = "it has no trials that can be read"
@@ -113,7 +108,7 @@ class Precision(Rounds):
                     judged.reasons[label] = f"the interval is narrow enough, but: {verdict}"
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow[text] else f"verdict: {verdict}"
-            why, seeds = stop, None if self.more_seeds else sweep.seeds
+            why, seeds = stop, None if self.more_seeds else sweep.axes.seeds
             wish = None if why else suggest(answer, self.goal, seeds, most, least)
             # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
             edges = wish is not None and wish.lrs is None and bool(wish.edges)
@@ -149,9 +144,9 @@ class Precision(Rounds):
         from analysis.estimate.estimates import answers
         from analysis.read.results import load
 
-        alone = any(len(search.sweep.batch_sizes) == 1 for search in self.searches)
+        alone = any(len(search.sweep.axes.batch_sizes) == 1 for search in self.searches)
         by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=alone)}
-        groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
+        groups = {text: str(sweep.axes.pooled(choice)) for text, choice in sweep.choices.items()}
         return {text: by_choice[group] for text, group in groups.items() if group in by_choice}
 
     def told(self, estimate: dict[str, Any]) -> str:
@@ -216,7 +211,7 @@ def _as_run(single: bool) -> set[Verdict]:
 def _estimate(sweep: Sweep, text: str, answer: Answer, price: dict[str, Any]) -> dict[str, Any]:
     width = half_width(answer.interval)
     return {
-        "optimizer": sweep.labels[text],
+        "optimizer": sweep.axes.labels[text],
         "critical_batch_size": answer.critical_batch_size,
         "interval": list(answer.interval),
         "half_width": width if math.isfinite(width) else None,

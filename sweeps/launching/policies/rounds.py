@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cbs.errors import ResultsError, reason
+from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -105,6 +105,13 @@ class Rounds(Policy):
         self.reasons: dict[str, str] = {}
         self.workers = 1
 
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if self.goal is not None and not 0.0 < self.goal <= 1.0:
+            raise ConfigError(
+                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
+            )
+        super().check(sweep, limits=limits, source=source)
+
     @abstractmethod
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         """Analyse the results; called whenever every search is done.
@@ -142,7 +149,7 @@ class Rounds(Policy):
 
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         """Return what the sweep begins with, as entries of a round: by default all of it."""
-        return [part_of(sweep, sweep.choices, sweep.batch_sizes, sweep.seeds, sweep.lrs)]
+        return [part_of(sweep, sweep.choices, sweep.axes.batch_sizes, sweep.axes.seeds, sweep.axes.lrs)]
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         """Yield the requested sweep, and after each round all of it again with what was added; see the base class.
@@ -150,7 +157,7 @@ class Rounds(Policy):
         Raises:
             ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
-        written = _Written(folder, self.asked() | {"axes": sweep.axes()})
+        written = _Written(folder, self.asked() | {"axes": sweep.axes.to_json()})
         stages, number = [self.first(sweep)], 0
         for number, entry in enumerate(written.rounds, start=1):
             there = _stored(folder, written.trials(number))
@@ -184,7 +191,7 @@ class Rounds(Policy):
                 stop = f"{MOST_ROUNDS} rounds are over"
             judged = self.judge(sweep, folder, stop)
         except ResultsError as error:
-            self.reasons = dict.fromkeys(sweep.labels.values(), str(error))
+            self.reasons = dict.fromkeys(sweep.axes.labels.values(), str(error))
             return None
         self.reasons = judged.reasons
         entry = {
@@ -213,7 +220,7 @@ class Rounds(Policy):
         earlier = {_key(text, part) for entry in self.rounds for part in entry["added"] for text in part["optimizers"]}
         added: dict[str, dict[str, Any]] = {}
         for text, wish in ((text, wish) for text, wishes in judged.wishes.items() for wish in wishes):
-            label = sweep.labels[text]
+            label = sweep.axes.labels[text]
             part = {"optimizers": [text], "labels": [label], **wish.to_json()}
             if _key(text, part) in earlier:
                 self.reasons[label] = "the trials that would help were added before and did not run"
@@ -264,11 +271,11 @@ def _key(text: str, part: dict[str, Any]) -> str:
 def first_sizes(sweep: Sweep, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Return what a sweep begins with that finds its batch sizes: the critical one that its recipe expects and a
     smaller one; or where nothing is expected a single one, at which the noise scale is measured."""
-    if sweep.expected is None and sweep.probe is not None and not sweep.budgets:
-        return [part_of(sweep, sweep.choices, (FIRST // 2,), seeds, sweep.lrs)]
+    if sweep.expected is None and sweep.trial.probe is not None and not sweep.budgets:
+        return [part_of(sweep, sweep.choices, (FIRST // 2,), seeds, sweep.axes.lrs)]
     near = FIRST if sweep.expected is None else sweep.expected[1] / sweep.expected[0]
     larger = 2 ** max(2, round(math.log2(near)))
-    return [part_of(sweep, sweep.choices, (larger // APART, larger), seeds, sweep.lrs)]
+    return [part_of(sweep, sweep.choices, (larger // APART, larger), seeds, sweep.axes.lrs)]
 
 
 def part_of(
@@ -281,13 +288,13 @@ def part_of(
     """Return an entry of a round as plain JSON values: every combination of these optimizers, batch sizes, seeds."""
     texts, rates = list(optimizers), None if lrs is None else tuple(lrs)
     wanted = WantedTrials(batch_sizes=tuple(batch_sizes), seeds=tuple(seeds), lrs=rates, why="")
-    return {"optimizers": texts, "labels": [sweep.labels[text] for text in texts], **wanted.to_json()}
+    return {"optimizers": texts, "labels": [sweep.axes.labels[text] for text in texts], **wanted.to_json()}
 
 
 def _grown(sweep: Sweep, stages: Sequence[Sequence[dict[str, Any]]]) -> Sweep:
     """Return the sweep with all that was added so far, in stages."""
     plans: dict[StudyKey, StagedStudy] = {}
-    within = sweep.within
+    within = sweep.search.within
     for number, parts in enumerate(stages):
         for part in parts:
             for study in itertools.starmap(StudyKey, itertools.product(part["optimizers"], part["batch_sizes"])):

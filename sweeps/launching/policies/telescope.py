@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from rich.console import Console
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
 from cbs.registry.parsing import parse_batch_sizes
-from cbs.trial.config import COMMAND, Choice
+from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
@@ -45,31 +48,24 @@ class Telescope(Policy):
     """
 
     timed = False
+    asked_as = "--set policy=telescope"
+    excludes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--max-time", "--max-examples"), "it runs a fixed number of trials"),
+        **dict.fromkeys(("--axis", "--from"), "it tunes learning rates only, on grids"),
+        **dict.fromkeys(("--budget", "--lrs RULE", "--set target.METRIC"), "it tunes learning rates to one target"),
+        "--command": "it builds models of several widths itself",
+        "--schedule": "it needs constant batch sizes",
+    }
 
     def __init__(self, widths: Sequence[int] | str) -> None:
         self.widths = (
             parse_batch_sizes(widths, "widths of policy telescope") if isinstance(widths, str) else tuple(widths)
         )
 
-    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
-            raise ConfigError(
-                "policy telescope looks for learning rates, not for B_crit, in a fixed number of trials: leave it out, "
-                "or --max-time and --max-examples"
-            )
-        if sweep.tuned or source is not None:
-            raise ConfigError("policy telescope tunes learning rates only, on grids: leave out --axis and --from")
-        if sweep.workload.name == COMMAND:
-            raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
-        if sweep.budgets or sweep.lr_rule is not None:
-            raise ConfigError("policy telescope tunes learning rates to a target: leave out --budget and --lr-rule")
-        if sweep.further_targets:
-            raise ConfigError("policy telescope tunes learning rates to one target: leave out --set target.METRIC")
-
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
             at_width, telescoped = stages(sweep, self.widths), {}
-        for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
+        for choice, batch_size in product(sweep.axes.optimizers, sweep.axes.batch_sizes):
             one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
             (study,) = one.studies()
             telescoped[study] = yield from self._telescoped(one, study, at_width, folder)
@@ -82,11 +78,11 @@ class Telescope(Policy):
         self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
     ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
         """Run the stages of one optimizer at one batch size."""
-        plan = telescope(self.widths, first(one, study), len(one.seeds))
+        plan = telescope(self.widths, first(one, study), len(one.axes.seeds))
         try:
             width, lrs = next(plan)
             while True:
-                stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
+                stage = one.replace(workload=at_width[width].trial.workload, expected=None, lrs=lrs)
                 search = yield stage, folder / f"width-{width}"
                 width, lrs = plan.send(search.table(study))
         except StopIteration as end:
@@ -103,7 +99,7 @@ class Telescope(Policy):
 
 def first(sweep: Sweep, study: StudyKey) -> tuple[float, ...]:
     """Return the learning rates of the first width."""
-    return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
+    return sweep.axes.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
 
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
@@ -113,11 +109,9 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
         ConfigError: if the widths do not increase, or the model does not scale learning rates with width as in muP.
     """
     check_widths(widths)
-    if len(sweep.axes().get("batch_schedules", ())):
-        raise ConfigError("telescoping needs a constant batch size: leave out --schedule, or the policy")
     by_width, ratios = {}, set()
     for width in widths:
-        workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
+        workload = Choice(name=sweep.trial.workload.name, options={**sweep.trial.workload.options, "width": width})
         by_width[width] = resolve(sweep.replace(workload=workload, expected=None))
         model = built(workload).build_model()
         ratios.add(
@@ -140,7 +134,7 @@ def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]
         "output": str(output),
         "widths": list(widths),
         "lrs": {study.optimizer: list(lrs) for study, lrs in grids.items()},
-        "trials": sum(len(lrs) + later for lrs in grids.values()) * len(sweep.seeds),
+        "trials": sum(len(lrs) + later for lrs in grids.values()) * len(sweep.axes.seeds),
     }
 
 
@@ -188,18 +182,37 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
-    lines = []
+    from analysis.present.table import Column, Table
+    from analysis.present.terminal import show
+
+    lines: list[str] = []
     for study in content["studies"]:
-        lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}")
-        lines.append(f"{'width':>7}{'tried':>7}{'best LR':>11}{'optimum':>11}{'steps':>8}")
-        for stage in study["stages"]:
-            steps = stage["steps"][stage["lrs"].index(stage["best_lr"])]
-            lines.append(
-                f"{stage['width']:>7}{len(stage['lrs']):>7}{stage['best_lr']:>11.4g}{stage['optimum']:>11.4g}"
-                f"{'-' if steps is None else format(steps, '.0f'):>8}"
-                + ("" if stage["tuned"] else "  carried over")
-                + ("  LR at the edge of the grid" if stage["at_grid_edge"] else "")
-            )
-        lines.append(NO_LAW)
-        lines.append(f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}")
+        table = Table(
+            title=f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}",
+            columns=(
+                Column("width", heading="width"),
+                Column("", lambda stage: len(stage["lrs"]), "tried"),
+                Column("best_lr", heading="best LR", text="{:.4g}".format),
+                Column("optimum", heading="optimum", text="{:.4g}".format),
+                Column("", lambda stage: stage["steps"][stage["lrs"].index(stage["best_lr"])], "steps", text=_whole),
+                Column("", _remark, "note", left=True),
+            ),
+            rows=study["stages"],
+            lines=(
+                NO_LAW,
+                f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}",
+            ),
+        )
+        page = Console(file=io.StringIO(), width=120)
+        show(table, page)
+        lines += map(str.rstrip, page.file.getvalue().splitlines())  # type: ignore[attr-defined]
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]
+
+
+def _whole(steps: float | None) -> str:
+    return "-" if steps is None else f"{steps:.0f}"
+
+
+def _remark(stage: dict[str, Any]) -> str:
+    remarks = {"carried over": not stage["tuned"], "LR at the edge of the grid": stage["at_grid_edge"]}
+    return "; ".join(remark for remark, true in remarks.items() if true)

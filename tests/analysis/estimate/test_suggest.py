@@ -36,7 +36,7 @@ from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import Sweep
+from sweeps.spec.spec import UNRESOLVED, Sweep
 from tests.analysis.estimate.known import SIZES as WIDE
 from tests.analysis.estimate.known import known, noisy
 from tests.factories import LRS, Truth, sweep
@@ -58,7 +58,7 @@ def planned(sizes: tuple[int, ...], seeds: int, lrs: tuple[float, ...] | None = 
     base = RECIPES["default"]().replace(
         optimizers=(Choice(name="adamw"),), batch_sizes=sizes, seeds=tuple(range(seeds)), lrs=lrs
     )
-    base = base.replace(workload=Choice(name="noisy_quadratic"), target=None, expected=None)
+    base = base.replace(workload=Choice(name="noisy_quadratic"), target=UNRESOLVED, expected=None)
     return resolve(override(base, ["max_steps=4000"]), value)
 
 
@@ -142,7 +142,7 @@ def test_the_suggested_trials_are_trained_and_join_the_sweep(tmp_path: Path) -> 
     """Real training: what the suggested line plans is run and stored with the others."""
     settings = ["workload.dimension=20", "max_steps=300", "max_examples=1000", "probe=none"]
     base = RECIPES["default"]().replace(optimizers=(Choice(name="sgd"),), batch_sizes=(4, 8), seeds=(0,))
-    base = base.replace(workload=Choice(name="noisy_quadratic"), target=None, expected=None)
+    base = base.replace(workload=Choice(name="noisy_quadratic"), target=UNRESOLVED, expected=None)
     start = resolve(override(base, settings), 0.2)
     flags = " ".join(f"--set {setting}" for setting in settings)
     command = f"cbs sweep --optim sgd --workload noisy_quadratic {flags} --target 0.2 --batch-sizes 4,8 --seeds 1"
