@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# What runs the program, without what tests it.
+RUNS := .venv/.runs
 # Processes of the test run; a third on two cores takes longer, as each reads all tests; 0 runs them in one.
 WORKERS ?= 2
 # Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
@@ -16,15 +18,19 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cbs needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "installing into .venv (a minute or more: torch is large)"
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(STAMP): $(RUNS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## install, sweep the embedded text with MERIT and AdamW, show the critical batch sizes
+demo: $(RUNS)  ## install, sweep the embedded text with MERIT and AdamW, show the critical batch sizes
 	$(BIN)/cbs sweep --optim merit --optim adamw --recipe quick
 	$(BIN)/cbs analyze results/
 

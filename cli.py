@@ -46,10 +46,14 @@ from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.commands import command_modules, typed
 from cbs.registry.extensions import BUILT_IN, load
 
-PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
+FIRST = ("sweep", "analyze")
+"""Commands that ``cbs --help`` begins with."""
+
+PANELS = ("Begin", "Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
 
 HELP_ALL = "--help-all"
+INTERVALS_ANYWHERE = ("--confidence", "--resamples")
 FIRST_SENTENCE = 200
 """Characters that the line of a command may have in a list of commands; longer ones would be cut."""
 
@@ -69,11 +73,17 @@ errors = Console(stderr=True, highlight=False, emoji=False)
 def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    confidence: Annotated[float | None, typer.Option(help="Coverage of every interval. [default: 0.95]")] = None,
+    resamples: Annotated[int | None, typer.Option(help="Posterior draws of every curve. [default: 2000]")] = None,
 ) -> None:
     """How large a batch can an optimizer use? Sweep, then analyze.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick && cbs analyze results/
     """
+    from analysis.config import INTERVALS
+
+    given = {"confidence": confidence, "resamples": resamples}
+    INTERVALS.set({name: value for name, value in given.items() if value is not None})
     if version:
         typer.echo(f"cbs {cbs.__version__}")
     elif context.invoked_subcommand is None:
@@ -89,7 +99,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="cbs",
-        cls=Panels,
+        cls=Program,
         help=_HELP,
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -126,10 +136,20 @@ class Panels(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         under: dict[str, list[tuple[str, str]]] = {name: [] for name in PANELS}
-        for name, command in self.commands.items():
-            panel = getattr(command, "rich_help_panel", None) or "Commands"
+        first = [name for name in FIRST if name in self.commands]
+        for name in (*first, *sorted(self.commands.keys() - FIRST)):
+            command = self.commands[name]
+            panel = PANELS[0] if name in FIRST else getattr(command, "rich_help_panel", None) or "Commands"
             under.setdefault(panel, []).append((name, command.get_short_help_str(limit=FIRST_SENTENCE)))
-        _write_panels(formatter, {panel: sorted(rows) for panel, rows in under.items() if rows})
+        _write_panels(formatter, {panel: rows for panel, rows in under.items() if rows})
+
+
+class Program(Panels):
+    """Takes the options of the intervals, which it has once for all commands, at any place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        everywhere, others = intervals_first(args)
+        return super().parse_args(ctx, [*everywhere, *others])
 
 
 class OptionPanels(typer.core.TyperCommand):
@@ -141,6 +161,13 @@ class OptionPanels(typer.core.TyperCommand):
             return parameters
         parameters = [*parameters[:-1], _help_all(parameters[-1]), parameters[-1]]
         return [_shown(parameter) for parameter in parameters] if ctx.resilient_parsing else parameters
+
+    def invoke(self, ctx: Any) -> Any:
+        asked = ctx.find_root().params
+        given = [name for name in INTERVALS_ANYWHERE if asked.get(name.removeprefix("--")) is not None]
+        if given and not getattr(self.callback, "intervals", False):
+            raise ConfigError(f"{', '.join(given)}: '{ctx.command_path}' has no intervals; leave it out")
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         under: dict[str, list[tuple[str, str]]] = {}
@@ -277,6 +304,23 @@ def speak_any_language() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def intervals_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of the intervals, which ``cbs`` has once for all commands and takes at any place, and what else is
+    given."""
+    everywhere: list[str] = []
+    others = list(arguments)
+    place = 0
+    while place < len(others) and others[place] != "--":
+        name, equals, _ = others[place].partition("=")
+        count = 1 if equals else 2
+        if name in INTERVALS_ANYWHERE:
+            everywhere += others[place : place + count]
+            del others[place : place + count]
+        else:
+            place += 1
+    return everywhere, others
+
+
 def outcome() -> int:
     """Run the command and return its exit code; one clear line and code 2 for anything a person can put right."""
     open_streams()
@@ -285,7 +329,8 @@ def outcome() -> int:
         interrupts.install()
         standing_somewhere()
         neighbours()
-        status = application(next(iter(sys.argv[1:]), None))(standalone_mode=False)
+        _, others = intervals_first(sys.argv[1:])
+        status = application(next(iter(others), None))(standalone_mode=False)
     except CbsError as error:
         errors.print(f"cbs: {error}", markup=False, soft_wrap=True)
         return error.exit_code

@@ -1,7 +1,8 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
 Data flows one way: ``read``, ``estimate`` and ``questions``, which ``present`` prints and writes.
-``from analysis import analyze`` asks the main question.
+``from analysis import analyze, fit``: the main question about a folder of results, and about a table in memory or in a
+file; in a notebook an answer shows its table and its figures.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.estimate.findings import Analysis
+    from analysis.estimate.fit_table import fit_table as fit
     from analysis.questions.analyze.answer import analyze
 
 __distribution__ = "critical-batch-size"
-__all__ = ["Analysis", "analyze"]
+__all__ = ["Analysis", "analyze", "fit"]
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are asked for: pandas and scipy take most of a second."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "fit":
+        from analysis.estimate.fit_table import fit_table
+
+        return fit_table
     import analysis.questions.analyze.answer as question
 
     return getattr(question, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,3 +37,6 @@ class AnalysisConfig:
 
 
 DEFAULT = AnalysisConfig()
+
+INTERVALS: ContextVar[Mapping[str, Any]] = ContextVar("INTERVALS", default={})  # noqa: B039 - nobody changes it
+"""``confidence`` and ``resamples``, where ``cbs`` was given them: once for all commands."""

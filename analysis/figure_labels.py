@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from analysis.page_widths import venue_named
 from cbs.errors import ConfigError
 from cbs.registry.choices import split
 
@@ -35,12 +36,14 @@ class FigureLabels:
             return
         curves = list(dict.fromkeys(name for table in tables if "optimizer" in table for name in table["optimizer"]))
         if unknown := [name for name in self.names if name not in curves]:
-            raise ConfigError(f"--names {unknown[0]}: no curve has that name; there are: {', '.join(curves) or 'none'}")
+            raise ConfigError(
+                f"--figures {unknown[0]}: no curve has that name; there are: {', '.join(curves) or 'none'}"
+            )
         shown: dict[str, str] = {}
         for name in curves:
             other = shown.setdefault(self.names.get(name, name), name)
             if other != name:
-                raise ConfigError(f"--names would call both {other} and {name} {self.names.get(name, name)!r}")
+                raise ConfigError(f"--figures would call both {other} and {name} {self.names.get(name, name)!r}")
 
     def named(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with the names that are shown; a cell may hold several on lines of their own."""
@@ -58,21 +61,30 @@ class FigureLabels:
 PLAIN = FigureLabels()
 
 
-def parse_names(texts: Sequence[str]) -> dict[str, str]:
-    """``adamw=AdamW,merit=MERIT`` as a dictionary; a name may be given once.
+def parse_figures(text: str) -> tuple[str | None, FigureLabels]:
+    """``neurips,adamw=AdamW,titles=no`` as the name of a page width, ``None`` for no figures, and the labels.
 
-    Within brackets commas and equals signs are part of a name, as in ``adamw(betas=[0.9, 0.95])``.
+    Within brackets commas and equals signs are part of a name, as in ``adamw(betas=[0.9, 0.95])=AdamW``.
 
     Raises:
-        ConfigError: if a part is not NAME=SHOWN.
+        ConfigError: if there is no such width, or a part is not NAME=SHOWN.
     """
+    width, *parts = split(text, text)
+    if len(split(width, width, "=")) > 1:
+        width, parts = "default", [width, *parts]
     names: dict[str, str] = {}
-    for part in (part for text in texts for part in split(text, text)):
+    for part in parts:
         name, *rest = split(part, part, "=")
         name, shown = name.strip(), "=".join(rest).strip()
         if not shown:
-            raise ConfigError(f"--names {part.strip()!r} must be NAME=SHOWN, as in --names adamw=AdamW,merit=MERIT")
+            raise ConfigError(f"--figures {part.strip()!r} must be NAME=SHOWN, as in --figures neurips,adamw=AdamW")
         if name in names:
-            raise ConfigError(f"--names {name} is given twice")
+            raise ConfigError(f"--figures {name} is given twice")
         names[name] = shown
-    return names
+    titles = names.pop("titles", "yes")
+    if titles not in ("yes", "no"):
+        raise ConfigError(f"--figures titles={titles}: yes or no")
+    width = width.strip()
+    if width != "none":
+        venue_named(width)
+    return None if width == "none" else width, FigureLabels(names=names, titles=titles == "yes")

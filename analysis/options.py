@@ -10,15 +10,16 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analysis.config import AnalysisConfig
+from analysis.config import INTERVALS, AnalysisConfig
 from analysis.consoles import console
-from analysis.figure_labels import PLAIN, FigureLabels, parse_names
-from analysis.page_widths import VENUES, venue_named
+from analysis.figure_labels import PLAIN, FigureLabels, parse_figures
+from analysis.page_widths import VENUES
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed
@@ -30,27 +31,56 @@ if TYPE_CHECKING:
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[list[float] | None, typer.Option(help="Target value; repeat for several. Default: the sweep's.")]
-MetricName = Annotated[
-    str | None, typer.Option("--metric", help="Another metric that the trials recorded. Default: the target's.")
-]
-Answer = Callable[..., None]
-"""See :func:`answer_with`."""
-
-Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
-Resamples = Annotated[int, typer.Option(help="Posterior draws of every curve.")]
-Definitions = Annotated[
-    bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
-]
-Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
-FigureWidth = Annotated[
-    str, typer.Option(metavar="WIDTH", help=f"Page width of the figures: {', '.join(VENUES)}; or none to draw none.")
+Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity and every definition.")]
+Figures = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WIDTH[,NAME=SHOWN...]",
+        help=f"Draw every figure at the page width of {', '.join(VENUES)}; or none. Then what curves are called, and "
+        "titles=no to leave out the title of a panel alone: neurips,adamw=AdamW,titles=no. Default: the main figures.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
-def level_of(confidence: Confidence = 0.95, resamples: Resamples = 2000) -> AnalysisConfig:
-    """Options of the intervals, where there is no choice of definitions."""
-    return AnalysisConfig(confidence=confidence, resamples=resamples)
+def level_of() -> AnalysisConfig:
+    """The options of the intervals, which ``cbs`` takes for all commands."""
+    return AnalysisConfig(**INTERVALS.get())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Targets that were asked for, and the metric they refer to; ``None`` for those of the sweep."""
+
+    targets: list[float] | None
+    metric: str | None
+
+
+def asked_of(
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METRIC=]VALUE",
+            help="Target value; accuracy=0.9 of another metric that the trials recorded, or accuracy alone for the "
+            "sweep's target of it. Repeat for several. Default: the sweep's.",
+        ),
+    ] = None,
+) -> Asked:
+    """The option as values and a metric."""
+    metrics: list[str] = []
+    values: list[float] = []
+    for text in target or ():
+        metric, equals, value = map(str.strip, text.rpartition("="))
+        try:
+            values.append(float(value))
+        except ValueError:
+            if equals or not value:
+                raise ConfigError(f"--target {text}: a target is a number, or METRIC=NUMBER") from None
+            metric = value
+        metrics.append(metric)
+    if len(set(metrics)) > 1:
+        raise ConfigError("--target: all targets are of one metric, the sweep's or another; ask for one at a time")
+    return Asked(values or None, next(iter(metrics), "") or None)
 
 
 def config_of(
@@ -63,8 +93,6 @@ def config_of(
             show_default=False,
         ),
     ] = ["least_product"],  # noqa: B006 - typer copies it
-    confidence: Confidence = 0.95,
-    resamples: Resamples = 2000,
 ) -> AnalysisConfig:
     """The options of an analysis as a :class:`~analysis.config.AnalysisConfig`; the first definition is shown."""
     options: dict[str, dict[str, Any]] = {}
@@ -79,8 +107,7 @@ def config_of(
     return AnalysisConfig(
         definition=next(iter(options)),
         options={name: given for name, given in options.items() if given},
-        confidence=confidence,
-        resamples=resamples,
+        **INTERVALS.get(),
     )
 
 
@@ -102,6 +129,29 @@ def times_of(
     return assumed(throughput) if throughput.startswith("assumed(") else read_throughput(throughput)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnswerWriter:
+    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
+    nothing is written."""
+
+    output: Path | None
+    width: str | None
+    every: bool
+    labels: FigureLabels
+    wide: bool
+    as_json: bool
+
+    def __call__(self, result: Result, folder: Path | None) -> None:
+        from analysis import present
+
+        if self.output is None and folder is not None:
+            home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
+            refuse_links(home.parent, folder)
+        place = self.output or folder
+        files = present.write(result, place, figures=self.width, every=self.every, labels=self.labels) if place else ()
+        tell(result, files, as_json=self.as_json, wide=self.wide)
+
+
 def answer_with(
     output: Annotated[
         Path | None,
@@ -109,37 +159,17 @@ def answer_with(
             "--output", "-o", help="Output folder. Default: RESULTS/analysis, or a folder of the command in it."
         ),
     ] = None,
-    figures: FigureWidth = "default",
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SHOWN",
-            help="What curves are called in the figures: adamw=AdamW,merit=MERIT. Repeats.",
-        ),
-    ] = None,
-    titles: Annotated[bool, typer.Option("--titles/--no-titles", help="Whether a panel alone has a title.")] = True,
+    figures: Figures = None,
+    wide: Wide = False,
     as_json: AsJson = False,
-) -> Answer:
-    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
-    nothing is written."""
-    if figures != "none":
-        venue_named(figures)  # an unknown one is refused before anything is computed
-    labels = FigureLabels(names=parse_names(names or ()), titles=titles)
-    if figures == "none" and labels != PLAIN:
-        raise ConfigError("--names and --no-titles are about figures, and --figures none draws none: leave one out")
-
-    def answer(result: Result, folder: Path | None, **shown: bool) -> None:
-        from analysis import present
-
-        if output is None and folder is not None:
-            home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
-            refuse_links(home.parent, folder)
-        place = output or folder
-        width = None if figures == "none" else figures
-        files = present.write(result, place, figures=width, labels=labels) if place else ()
-        tell(result, files, as_json=as_json, **shown)
-
-    return answer
+) -> AnswerWriter:
+    """The options of how an answer is told."""
+    width, labels = parse_figures(figures or "default")  # an unknown width is refused before anything is computed
+    if width is None and labels != PLAIN:
+        raise ConfigError("--figures none draws none: leave out what follows")
+    return AnswerWriter(
+        output=output, width=width, every=figures is not None, labels=labels, wide=wide, as_json=as_json
+    )
 
 
 def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -158,6 +188,7 @@ def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Calla
 
         keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         call.__doc__ = command.__doc__
+        call.intervals = "config" in made  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         return call
@@ -178,13 +209,11 @@ def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> d
     return pairs_by_name
 
 
-def tell(
-    result: Result, files: Sequence[Path], *, as_json: bool, wide: bool = False, definitions: bool = False
-) -> None:
+def tell(result: Result, files: Sequence[Path], *, as_json: bool, wide: bool = False) -> None:
     """Print what a question found and the files it was written to, for a person or as JSON."""
     from analysis import present
 
     if as_json:
         typer.echo(json.dumps(present.to_json(result, files=files), indent=2, allow_nan=False))
     else:
-        present.show(result, console(), wide=wide, definitions=definitions, files=files)
+        present.show(result, console(), wide=wide, files=files)

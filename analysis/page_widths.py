@@ -35,6 +35,7 @@ VENUES = {
     "iclr": Venue(5.5, 5.5),  # iclr2024_conference.sty: \textwidth 5.5 true in, one column
     "acl": Venue(16 / 2.54, 7.7 / 2.54),  # acl.sty: a4paper, margin=2.5cm, so a text of 16 cm; \columnsep 0.6cm
     "jmlr": Venue(6.0, 6.0),  # jmlr2e.sty: \textwidth 6.0 true in, one column
+    "talk": Venue(4.4, 4.4),  # a slide shows it three times as large, and its letters with it
     "ieee": Venue(43 * 12 / 72.27, 21 * 12 / 72.27),  # IEEEtran.cls: \textwidth 43pc = 2 x 21pc + 1pc of 12/72.27 inch
 }
 """By name; every width is that of the venue's own style file."""

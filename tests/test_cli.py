@@ -185,7 +185,7 @@ def test_what_is_printed_is_no_picture(run, tmp_path, monkeypatch):
     sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
     code, out, err = run("analyze", tmp_path, "--figures", "none", "-o", "out:-1:", "--resamples", 100)
     assert code == 0, err
-    assert "in out:-1:: summary.csv" in out
+    assert "in out:-1:: 9 files" in out
 
 
 def test_version(run):
@@ -313,7 +313,9 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["noise-scale", "--phases", "0"], ["phases"]),
         (["noise-scale", "--batch-size", "0"], ["batch sizes"]),
         (["noise-scale", "--lr", "-1"], ["lr"]),
-        (["noise-scale", "--confidence", "95"], ["--confidence"]),
+        (["noise-scale", "--confidence", "95"], ["confidence must be between 0 and 1"]),
+        (["noise-scale", "--resamples", "200"], ["--resamples", "leave it out"]),
+        (["status", "--confidence", "0.9"], ["--confidence", "has no intervals"]),
         (["noise-scale", "--set", "max_step=3"], ["max_step"]),
         (["sweep", "--set", "max_steps"], ["key=value"]),
         (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
@@ -389,7 +391,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--set", "cpus_per_trial=100000"], ["100000 cores", "this machine"]),
         (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),
         (["status", "nowhere"], ["nowhere", "does not exist"]),
-        (["clean", "nowhere"], ["nowhere", "does not exist"]),
+        (["status", "nowhere", "--clean", "leftovers"], ["nowhere", "does not exist"]),
         (["throughput"], ["Missing argument", "throughput --help"]),
         (["throughput", "quik"], ["quik", "quick"]),
         (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
@@ -552,7 +554,7 @@ def test_a_comparison_without_figures_imports_nothing_that_draws(tmp_path):
 def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     (tmp_path / "steps.csv").write_text("batch_size,steps\n8,110012\n32,40512\n128,23345\n512,21234\n")
-    code, out, _ = run("fit", tmp_path / "steps.csv", "--wide", "--definitions", "--resamples", 100)
+    code, out, _ = run("fit", tmp_path / "steps.csv", "--wide", "--resamples", 100)
     assert code == 0
     assert max(map(len, out.splitlines())) <= columns
     _, wide, _ = run("fit", tmp_path / "steps.csv", "--json", "--resamples", 100)
@@ -659,7 +661,7 @@ def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
     assert {"l2", "l1", "preconditioned"} <= set(report["phases"][0]["noise_scales"])
     assert report["phases"][-1]["noise_scales"]["l2"]["noise"] > 0
     assert json.loads((tmp_path / "one" / "noise_scale.json").read_text()) == report
-    code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--layers", "-o", tmp_path / "two")
+    code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--wide", "-o", tmp_path / "two")
     assert code == 0
     assert "l2 (plain)" in out
     assert "theta" in out

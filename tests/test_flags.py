@@ -28,6 +28,8 @@ from sweeps.measuring.throughput import Timing
 from tests.cases import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
 
+
+ASKED: dict[str, Case] = {"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")}
 COMMON: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
@@ -59,16 +61,25 @@ UNITS = [
 FLAGS: dict[str, Flags] = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
-        cases={"--suggest": (["--suggest"], "suggestions=True")},
+        cases={**ASKED, "--wide": (["--wide"], "suggestions=True")},
     ),
     "compare": Flags(
         {
             "analysis.questions.compare.answer.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
-        }
+        },
+        cases=ASKED,
     ),
-    "explain": Flags({}, base=["trial"], cases={"words": (["pareto"], "twice the fewest steps")}),
+    "explain": Flags(
+        {"sweeps.spec.reference.settings_about": answer},
+        base=["trial"],
+        cases={
+            "words": (["pareto"], "twice the fewest steps"),
+            "--settings": (["--settings"], "settings_about("),
+            "--json": (["--json"], '"trial":'),
+        },
+    ),
     "fit": Flags(
         {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
@@ -86,7 +97,7 @@ FLAGS: dict[str, Flags] = {
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases={"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases={**ASKED, "--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -98,7 +109,7 @@ FLAGS: dict[str, Flags] = {
         cases={
             "--optim": (["--optim", "muon"], "optimizer='muon'"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
-            "--layers": (["--layers"], "wide=True"),
+            "--wide": (["--wide"], "wide=True"),
             "--check": (["--check"], "check(workload="),
             "--one-step": (["--one-step"], "one_step(workload="),
             "--from-checkpoint": (
@@ -129,6 +140,7 @@ FLAGS: dict[str, Flags] = {
             "analysis.read.throughput.read_throughput": "the table",
         },
         base=["--throughput", "times.csv"],
+        cases=ASKED,
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
@@ -237,15 +249,22 @@ FLAGS: dict[str, Flags] = {
         },
     ),
     "status": Flags(
-        {"sweeps.launching.ledger.ledgers": list, "sweeps.launching.watch.watch": None},
-        cases={"--json": (["--json"], "printed: []"), "--watch": (["--watch"], "watch(")},
+        {
+            "sweeps.launching.ledger.ledgers": list,
+            "sweeps.launching.watch.watch": None,
+            "sweeps.launching.ledger.clean": list,
+        },
+        cases={
+            "--clean": (["--clean", "failed"], "failed=True"),
+            "--json": (["--json"], "printed: []"),
+            "--watch": (["--watch"], "watch("),
+        },
     ),
     "merge": Flags(
         {"sweeps.launching.merge.merge": answer},
         base=["one", "other", "-o", "both"],
         cases={"--json": (["--json"], "to_json(")},
     ),
-    "clean": Flags({"sweeps.launching.ledger.clean": list}, cases={"--json": (["--json"], '"removed": []')}),
     "throughput": Flags(
         {
             "sweeps.measuring.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],

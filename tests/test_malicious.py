@@ -20,13 +20,12 @@ from tests.sweeps.alone import children_here
 
 CALLS = {
     "analyze": ["FOLDER --resamples 100", "FOLDER --resamples 100 --suggest --figures none --json"],
-    "clean": ["FOLDER --failed"],
     "import": ["FOLDER -o made --metric loss --direction below --target 2 --metric-unit nats --example-unit tree"],
     "merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"],
     "noise-scale": [],
     "optimizers": [],
     "recommend": ["FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none"],
-    "status": ["FOLDER", "FOLDER --json"],
+    "status": ["FOLDER", "FOLDER --json", "FOLDER --clean failed"],
     "sweep": ["--workload noisy_quadratic --optim sgd --batch-sizes 4 -o FOLDER"],
     "throughput": ["FOLDER -o times.csv --seconds 0.01"],
 }
@@ -42,7 +41,8 @@ def calls() -> list[list[str]]:
     found = []
     for name, command in cli.commands().items():
         flags = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
-        few = [words for words in ("--resamples 100", "--figures none") if words.split()[0] in flags]
+        few = ["--resamples 100"] if getattr(command.callback, "intervals", False) else []
+        few += ["--figures none"] if "--figures" in flags else []
         found += [f"{name} {call}".split() for call in CALLS.get(name, [" ".join(["FOLDER", *few])])]
     return found
 

@@ -78,7 +78,7 @@ def test_what_the_site_is_built_from(build: ModuleType, tmp_path: Path, monkeypa
     build.pages(tmp_path / "site")
     sources = tmp_path / "site" / "docs"
     assert sorted(page.name for page in sources.glob("*.md")) == sorted({*PAGES, *MADE})
-    assert "cbs settings" in (sources / "settings.md").read_text()
+    assert "cbs explain --settings" in (sources / "settings.md").read_text()
     assert {"site.css", "site.js"} <= {file.name for file in sources.iterdir()}
     commands = (sources / "commands.md").read_text()
     assert {"## cbs sweep", "## cbs analyze"} <= set(commands.splitlines())

@@ -15,6 +15,7 @@ from analysis.estimate.result import Answer, scopes
 from analysis.estimate.suggest import Suggestion
 from analysis.plain import plain, shown
 from analysis.read.results import load
+from cbs.registry.extensions import load as load_module
 from cbs.trial.target import Target
 
 SCOPE = ("sweep", "workload", "metric", "target")
@@ -30,6 +31,10 @@ class Findings:
 
     config: AnalysisConfig = field(repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows, made by the machinery that stands above this room."""
+        return str(load_module("analysis.present.notebook").html(self))
 
     def to_json(self) -> dict[str, Any]:
         about = {"confidence": self.config.confidence, "definition": self.config.definition}
@@ -61,11 +66,11 @@ class Scope:
 class Analysis(Findings):
     """Result of an analysis, with one answer per sweep, group and target.
 
-    ``suggestions`` are trials that would help, at most one entry per answer; ``None`` if they were not requested.
+    ``suggestions`` are trials that would help, at most one entry per answer.
     """
 
     answers: tuple[Answer, ...] = field(repr=False)
-    suggestions: tuple[Suggestion, ...] | None = None
+    suggestions: tuple[Suggestion, ...] = ()
 
     @property
     def headings(self) -> dict[str, str]:

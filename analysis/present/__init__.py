@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis import page_widths
 from analysis.figure_labels import PLAIN, FigureLabels
+from analysis.phrases import plural
 from analysis.present.table import Table, for_paper, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
@@ -43,7 +45,9 @@ class Presentation:
     """How a result is presented.
 
     Attributes:
-        shown: tables and sentences for the terminal, in order.
+        shown: tables and sentences for the terminal, in order: what answers the question, which a screen holds.
+        wide: tables and sentences that follow with ``--wide``.
+        then: commands that take the answer further, to be copied.
         tables: tables to write, by the name of the file without its suffix.
         latex: names of the tables that are also written as LaTeX.
         paper: for some of these tables, keys of the columns that the short LaTeX version has in addition to the names
@@ -53,6 +57,8 @@ class Presentation:
     """
 
     shown: Sequence[Table | str]
+    wide: Sequence[Table | str] = ()
+    then: Sequence[str] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
     latex: Sequence[str] = ()
     paper: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -71,26 +77,27 @@ def presentation(result: Any) -> Presentation:
     raise TypeError(f"nothing says how to present a {type(result).__name__}")
 
 
-def show(
-    result: Result, console: Console, *, wide: bool = False, definitions: bool = False, files: Sequence[Path] = ()
-) -> None:
-    """Print a result, and the paths of ``files`` that :func:`write` returned; with ``wide`` every quantity, with
-    ``definitions`` every definition of the critical batch size."""
+def show(result: Result, console: Console, *, wide: bool = False, files: Sequence[Path] = ()) -> None:
+    """Print a result, with ``wide`` every quantity of it; then what to run next, and where the ``files`` are that
+    :func:`write` returned."""
     from analysis.present import terminal
 
-    for part in presentation(result).shown:
+    presented = presentation(result)
+    parts = [*presented.shown, *(presented.wide if wide else ())]
+    parts = [part for part in parts if isinstance(part, str) or part.rows or part.lines]
+    for place, part in enumerate(parts):
         if isinstance(part, str):
             terminal.say(part, console)
-        elif (part.rows or part.lines) and {"": True, "definitions": definitions, "wide": wide}[part.asked]:
-            terminal.show(part, console, wide=wide)
+            continue
+        terminal.show(part, console, wide=wide)
+        if isinstance(next(iter(parts[place + 1 :]), ""), Table):
             console.print()
-    drawn = {path.with_suffix(end) for path in files if path.suffix == ".pdf" for end in (".pdf", ".png", ".csv")}
-    by_folder: dict[Path, dict[str, None]] = {}
-    for path in files:
-        name = f"{path.stem}.{{pdf,png,csv}}" if path in drawn else path.name
-        by_folder.setdefault(path.parent, {})[name] = None
-    for folder, names in by_folder.items():
-        console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
+    for command in presented.then:
+        console.print(f"next: {command}", markup=False, soft_wrap=True)
+    by_folder = Counter(path.parent for path in files)
+    for folder, count in by_folder.items():
+        names = plural(count, "file") if count > 1 else next(path.name for path in files if path.parent == folder)
+        console.print(f"in {folder}: {names}", markup=False, soft_wrap=True)
 
 
 def write(
@@ -98,12 +105,14 @@ def write(
     folder: str | os.PathLike[str],
     *,
     figures: str | None = "default",
+    every: bool = True,
     labels: FigureLabels = PLAIN,
 ) -> tuple[Path, ...]:
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, creating it if needed; all or nothing.
 
     Args:
         figures: page width for the figures, one of :data:`analysis.page_widths.VENUES`; ``None`` for no figures.
+        every: whether all figures are drawn, or only the main ones.
         labels: names of the curves in the figures, and whether a panel alone has a title.
 
     Raises:
@@ -125,7 +134,7 @@ def write(
         if figures is not None:
             from analysis.present.figures import figures_of
 
-            pictures = list(figures_of(result))
+            pictures = list(figures_of(result, every=every))
             labels.check(picture.table for picture in pictures)
             for picture in pictures:
                 written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures), labels)

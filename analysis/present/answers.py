@@ -9,11 +9,12 @@ from typing import Any
 
 from analysis.arrays import Quantity
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
 from analysis.phrases import DASH, number, percent, share_in_percent
-from analysis.present.sentences import good, if_hyperbola, meaning, sentence
+from analysis.present.sentences import good, if_hyperbola, judged, meaning, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
@@ -122,8 +123,8 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
-    title = f"Critical batch size ({called}) in {unit} [{percent(first.confidence)} % interval]"
-    lines, wide_lines = [], []
+    title = f"Critical batch size{'' if own else f' ({called})'} in {unit} [{percent(first.confidence)} % interval]"
+    lines, wide_lines = list(judged(answers, advice=True)), []
     scales_shown = {"B_simple": "noise_scale"} | ({"B_matched": "matched_noise_scale"} if matched else {})
     for answer in answers:
         who = f"{answer.group.optimizer}{titled([answer]) if several_targets else ''}"
@@ -131,17 +132,18 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
             if noise and (note := getattr(answer, of).note):
                 wide_lines.append(f"{who}: {name}: {note}")
         if cell := meaning(answer):
-            lines.append(f"{who}: {cell}")
+            wide_lines.append(f"{who}: {cell}")
+        if "; " in answer.advice:
+            wide_lines.append(f"{who}: {answer.judgement}")
         if answer.draws is not None:
             wide_lines.append(f"{who}: {if_hyperbola(answer)}")
-        if answer.advice:
-            lines.append(f"{who}: {answer.judgement}")
         if answer.critical.remark and not own:
             lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
     if any(answer.draws for answer in answers):
         wide_lines.append("S_min and exponent are of the fitted power law, extrapolated")
     if first.critical.definition == HEADLINE:
-        lines.append(sentence(first.critical))
+        fine = all(answer.verdict is Verdict.OK for answer in answers)
+        (lines if fine else wide_lines).append(sentence(first.critical))  # what is missing comes first
     return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines, wide_lines=wide_lines)
 
 
@@ -215,7 +217,7 @@ def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = 
     )
     title = f"Definitions side by side in {example_units(answers)} [{percent(answers[0].confidence)} % interval]"
     lines = list(_remarks(answers))
-    return Table(columns=columns, rows=rows, title=title + titled(answers), lines=lines, asked="definitions")
+    return Table(columns=columns, rows=rows, title=title + titled(answers), lines=lines)
 
 
 def _remarks(answers: Sequence[Answer]) -> Iterator[str]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from analysis.estimate.definitions import DEFINITIONS, HEADLINE, symbol
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer, CriticalBatchSize
 from analysis.estimate.suggest import Suggestion
-from analysis.phrases import B_CRIT, DASH, number, with_interval
+from analysis.phrases import B_CRIT, DASH, beyond, ends, number, with_interval
 
 
 def good(answer: Answer) -> str:
@@ -24,8 +28,100 @@ def good(answer: Answer) -> str:
     first, last = answer.draws.batch_sizes[[0, -1]]
     if (low or 0) > last or (high or math.inf) < first:
         return f"> {number(last)}" if (low or 0) > last else f"< {number(first)}"
-    ends = f"< {number(first)}" if low is None else number(low), f"> {number(last)}" if high is None else number(high)
-    return " to ".join(ends)
+    return " to ".join(
+        (f"< {number(first)}" if low is None else number(low), f"> {number(last)}" if high is None else number(high))
+    )
+
+
+VERDICTS = {
+    Verdict.OK: (
+        "No problems found: steps x examples are least inside the measured batch sizes, every best learning "
+        "rate lies inside the grid that was tried, and there are several seeds."
+    ),
+    Verdict.NOT_REACHED: "No batch size reached the target, so there is no curve and no critical batch size.",
+    Verdict.TOO_FEW_BATCH_SIZES: "Too few batch sizes reached the target to show where steps x examples are least.",
+    Verdict.BELOW: (
+        "Steps x examples may be least below the smallest batch size, so the critical batch size is only "
+        "known from above."
+    ),
+    Verdict.ABOVE: (
+        "Steps x examples may be least above the largest batch size, so the critical batch size is only known "
+        "from below."
+    ),
+    Verdict.AT_GRID_EDGE: (
+        "At some batch size the best learning rate is the lowest or the highest that was tried: a better one "
+        "may lie outside, and the steps there may be too many."
+    ),
+    Verdict.COARSE_STEPS: (
+        "At some batch size too little was measured near the target: the steps there may be far too many."
+    ),
+    Verdict.NOISY_STEPS: (
+        "At some batch size the first evaluation past the target looks like noise, as it comes well before "
+        "the trend of the run: the steps there are too few."
+    ),
+    Verdict.IN_WARMUP: (
+        "The warmup of the learning rate is a large part of the runs to the target: without it the answer "
+        "would be another."
+    ),
+    Verdict.FAR_SEED: (
+        "One seed took far more or far fewer steps than the others at its batch size; every second draw "
+        "leaves it out, and the interval allows for both."
+    ),
+    Verdict.OFF_THE_CURVE: (
+        "The steps jump, bend at once or grow between batch sizes, which no smooth curve follows: what is "
+        "read between them is doubtful."
+    ),
+    Verdict.PRIOR_DECIDES: (
+        "With priors half or twice as wide the answer would be another: it comes from what was assumed more "
+        "than from the runs."
+    ),
+    Verdict.EXTRAPOLATED: (
+        "The definition that was asked for lies at an asymptote of the fitted law, beyond all that was measured."
+    ),
+    Verdict.TOO_WIDE: "The interval spans a factor of ten or more: too wide to choose a batch size by.",
+    Verdict.TOO_FEW_SEEDS: (
+        "There is one seed: the interval comes from how far the points lie from the curve, and a difference "
+        "between optimizers may be luck."
+    ),
+}
+"""What every verdict means."""
+
+QUOTE_NUMBER = "Ok: quote the number with its interval."
+
+
+def quote(answer: Answer) -> str:
+    """Say what may be quoted of an answer: the number only where the verdict is ok."""
+    value, interval = answer.critical_batch_size, answer.interval
+    if answer.verdict is Verdict.OK:
+        return QUOTE_NUMBER
+    if None not in interval:
+        return f"Not ok: quote the interval {ends(interval)} with the reason, not the number."
+    if bound := beyond(interval):
+        return f"Not ok: quote '{bound}' with the reason{'' if value is None else ', not the number'}."
+    return "Not ok: there is no number to quote, only the reason."
+
+
+def judged(answers: Sequence[Answer], *, advice: bool = False) -> Iterator[str]:
+    """Yield, for every answer, its verdict or with ``advice`` the first thing to do, and what may be quoted; what is
+    said of several stands once."""
+    several = len({str(answer.target) for answer in answers}) > 1
+    by_text: dict[str, list[str]] = {}
+    for answer in answers:
+        name = f"{answer.group.optimizer} at {answer.target}" if several else answer.group.optimizer
+        verdict = "" if answer.verdict is Verdict.OK else str(answer.verdict)
+        against = answer.advice.partition("; ")[0] if advice else verdict
+        by_text.setdefault(" ".join(filter(None, (against and f"{against}.", quote(answer)))), []).append(name)
+    for text, names in by_text.items():
+        yield text if len(by_text) == 1 else f"{', '.join(names)}: {text[0].lower()}{text[1:]}"
+
+
+def home(answers: Sequence[Answer]) -> str:
+    """Return the folder of the results, as it is typed; empty if it is not known."""
+    folders = [Path(answer.group.folder) for answer in answers if answer.group.manifest]
+    if not folders:
+        return ""
+    folder = Path(os.path.commonpath(folders))
+    return shlex.quote(str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder))
 
 
 def sentence(critical: CriticalBatchSize) -> str:
@@ -71,18 +167,18 @@ def if_hyperbola(answer: Answer) -> str:
     return f"with the exponent fixed at 1: E_min / S_min {size}, S_min {steps}, E_min {examples} {unit}s"
 
 
-def suggested(suggestions: Sequence[Suggestion]) -> Iterator[str]:
+def suggested(suggestions: Sequence[Suggestion], answers: Sequence[Answer]) -> Iterator[str]:
     """Yield lines to print; the command is on a line of its own, to be copied."""
-    if not suggestions:
-        yield "suggestions: none, no trials of this protocol would help"
+    of = {(answer.group.sweep, answer.group.optimizer, str(answer.target)): answer for answer in answers}
     for entry in suggestions:
-        yield f"suggested for {entry.group.optimizer}, {entry.target}: {'; '.join(entry.reasons)}"
-        yield "; ".join(f"{name}: {value}" for name, value in facts(entry).items())
+        answer = of[entry.group.sweep, entry.group.optimizer, str(entry.target)]
+        yield f"trials that would help {entry.group.optimizer}, {entry.target}: {'; '.join(entry.reasons)}"
+        yield "; ".join(f"{name}: {value}" for name, value in facts(entry, answer).items())
         yield f"  {entry.command}" if entry.command else "  (this sweep was not run by cbs sweep: no command)"
 
 
-def facts(suggestion: Suggestion) -> dict[str, str]:
-    """Return which trials are suggested, their cost, and their effect on the interval if known."""
+def facts(suggestion: Suggestion, answer: Answer) -> dict[str, str]:
+    """Return which trials are suggested, their cost, and their effect on the interval if it is closed."""
     sizes, seeds = (", ".join(map(str, values)) for values in (suggestion.batch_sizes, suggestion.seeds))
     count = "" if suggestion.trials is None else f"{suggestion.trials} trials: "
     lrs = ", learning rates are searched" if suggestion.trials is None else ""
@@ -91,6 +187,6 @@ def facts(suggestion: Suggestion) -> dict[str, str]:
     entries = {"trials": f"{count}batch size {sizes}, seed {seeds}{lrs}"}
     entries["they take"] = f"about {number(suggestion.cost)} {suggestion.group.example_unit}s"
     factor = suggestion.interval_factor
-    if factor is not None and factor < 1:
+    if factor is not None and factor < 1 and None not in answer.interval:
         entries["interval afterwards"] = f"about {number(factor, 2)} times as wide as now, on a log scale"
     return entries

@@ -114,7 +114,6 @@ class Table:
     Attributes:
         columns, rows: see the module docstring.
         lines, wide_lines: sentences below it; the latter if all quantities are requested.
-        asked: option that must be given for it to be shown, such as ``definitions``; empty for always.
     """
 
     columns: tuple[Column, ...]
@@ -122,7 +121,6 @@ class Table:
     title: str = ""
     lines: Sequence[str] = ()
     wide_lines: Sequence[str] = ()
-    asked: str = ""
 
     def shown(self, *, wide: bool = False) -> Table:
         """Return the table with the columns and lines that are displayed."""

@@ -115,7 +115,7 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
         groups = [group.read_by(metric, said[index] or "below") for index, group in enumerate(groups)]
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
     notes += dict.fromkeys(
-        f"sweep {group.sweep}: its trials continued to {target}: see --metric {target.metric}"
+        f"sweep {group.sweep}: its trials continued to {target}: see --target {target.metric}"
         for group in groups
         for target in group.further_targets
         if not group.beside

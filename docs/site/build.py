@@ -48,7 +48,7 @@ def pages(draft: Path) -> None:
     settings = sources / "settings.md"
     settings.write_text(
         f"{settings.read_text()}\n## All keys\n\nThe defaults are those of the recipe `default`. "
-        f"A key with `...` has to be given.\n\n{printed('settings')}"
+        f"A key with `...` has to be given.\n\n{printed('explain', '--settings')}"
     )
     (sources / "commands.md").write_text("# Commands\n\n" + "\n".join(map(command_help, sorted(command_modules()))))
     (sources / "python.md").write_text("# Python\n\n" + "\n".join(f"::: {name}\n" for name in PUBLIC))

@@ -215,7 +215,7 @@ def render(
         headline=sentence(shown_answers[0].critical),
         doublings=doublings(shown_answers),
         described=content.definitions(shown_answers),
-        suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, shown_answers) if suggestion],
+        suggestions=[(found, facts(found, answer)) for answer in shown_answers if (found := suggest(answer))],
         scopes=figures,
         added=added,
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,

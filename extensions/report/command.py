@@ -10,20 +10,19 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AsJson, MetricName, ResultsPath, Targets, config_of, options
+from analysis.options import AsJson, Asked, ResultsPath, asked_of, config_of, options
 from cbs.command_line import command_line
 from cbs.errors import ConfigError
 
 
-@options(config=config_of)
+@options(asked=asked_of, config=config_of)
 def command(
     results: ResultsPath = Path("results"),
-    target: Targets = None,
-    metric: MetricName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
     ] = None,
     *,
+    asked: Asked,
     config: AnalysisConfig,
     methods: Annotated[
         bool,
@@ -50,7 +49,7 @@ def command(
         from extensions.report.methods import methods as methods_of
 
         with errors.status("analyzing"):
-            found = methods_of(results, targets=target or None, metric=metric, config=config)
+            found = methods_of(results, targets=asked.targets, metric=asked.metric, config=config)
         parts = (*found.paragraphs, found.bibtex)
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return
@@ -58,7 +57,7 @@ def command(
         from extensions.report.answer import Page, follow, report
 
         command = command_line()
-        about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
+        about: dict[str, Any] = {"targets": asked.targets, "metric": asked.metric, "command": command}
 
         def write(refresh: int | None = None) -> Page:
             return report(results, output=output, config=config, refresh=refresh, **about)

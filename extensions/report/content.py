@@ -20,7 +20,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.phrases import DASH, with_interval
 from analysis.plain import flat
-from analysis.present.sentences import good, if_hyperbola, meaning, unmarked
+from analysis.present.sentences import VERDICTS, good, if_hyperbola, meaning, quote, unmarked
 from analysis.present.table import Column, Table
 from analysis.read.results import Results
 from extensions.report import bibliography
@@ -42,9 +42,9 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
 def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Return what the page says about every answer.
 
-    That is its ``value`` with interval, whether it is ``fine``, the range that is nearly as ``good``, what a
-    ``hyperbola`` would give, and the positions of low end, value and high end on the common axis, 0 to 1, ``None`` if
-    open or undefined.
+    That is its ``value`` with interval, whether it is ``fine``, the range that is nearly as ``good``, what its verdict
+    ``means`` and what to ``quote``, what a ``hyperbola`` would give, and the positions of low end, value and high end
+    on the common axis, 0 to 1, ``None`` if open or undefined.
     """
     low, high = map(math.log, axis(answers))
     return [
@@ -58,6 +58,8 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             "value": value_of(answer),
             "good": good(answer) if answer.draws else "",
             "meaning": meaning(answer),
+            "means": VERDICTS[answer.verdict],
+            "quote": quote(answer),
             "hyperbola": if_hyperbola(answer),
         }
         for answer in answers

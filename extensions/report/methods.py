@@ -18,7 +18,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.phrases import number, percent, plural
 from analysis.present.answers import example_units, lrs_tried
-from analysis.present.sentences import sentence
+from analysis.present.sentences import judged, sentence
 from analysis.present.table import ESCAPED
 from analysis.read.results import load
 from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
@@ -68,7 +68,7 @@ def methods(
 
 
 def _paragraph(members: Sequence[Answer]) -> str:
-    """Return a paragraph with one sentence per line; comments list what is not recorded."""
+    """Return a paragraph with one sentence per line; comments list what is not recorded, and what to quote."""
     manifest = members[0].group.manifest
     recorded = manifest.get("protocol")
     protocol = {
@@ -88,7 +88,7 @@ def _paragraph(members: Sequence[Answer]) -> str:
     missing += [] if _commit(manifest) else ["commit"]
     if missing:
         sentences.append(f"% Not recorded, to be filled in: {', '.join(missing)}.")
-    return "\n".join(sentences)
+    return "\n".join([*sentences, *(f"% {line}" for line in judged(members))])
 
 
 def _definition(answer: Answer) -> Iterator[str]:

@@ -45,6 +45,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "inner_batch",
     of=Analysis,
+    main=False,
     compute=compute,
     panel="panel",
     title="Steps against total and inner batch size",

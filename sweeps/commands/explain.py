@@ -1,49 +1,89 @@
 """``cbs explain``."""
 
 import difflib
+import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.consoles import console
+from analysis.consoles import console, errors
 from cbs.errors import ConfigError
+from sweeps.commands import AsJson
 
 PANEL = "Analyze"
 GLOSSARY = Path(__file__).with_name("glossary.md")
 
 
-def command(words: Annotated[list[str], typer.Argument(metavar="WORD", help="A word, or several as one.")]) -> None:
-    """Say what a word of the output means.
+def command(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORD", help="A word, or several as one; with --settings each alone.")
+    ] = None,
+    settings: Annotated[
+        bool,
+        typer.Option(
+            "--settings", help="List what --set can change in a sweep, with meanings: all, or what mentions a word."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a word of the output, or a setting, means.
 
-    Example: cbs explain PRUNED
+    Options of an optimizer are listed by 'cbs optimizers NAME'.
 
     Example: cbs explain simple noise scale
+
+    Example: cbs explain --settings cosine
     """
+    if settings:
+        _settings(words or (), as_json=as_json)
+        return
+    if not words:
+        raise ConfigError("cbs explain: name a word of the output, such as PRUNED, or give --settings")
     wanted, known = " ".join(words), meanings()
-    whole = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)", re.IGNORECASE)
-    found = {word: said for word, said in known.items() if whole.search(word)}
-    found = found or {word: said for word, said in known.items() if whole.search(said)}
+    found = found_in(wanted, known)
     if not found:
         parts = {part.lower(): part for word in known for part in re.split(r"[,;] | \(", word)}
         near = [parts[part] for part in difflib.get_close_matches(wanted.lower(), parts)]
         hint = f"did you mean {' or '.join(near)}?" if near else "docs/glossary.md has them all"
         raise ConfigError(f"no word {wanted!r} in the output: {hint}")
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
     for word, said in found.items():
         console().print(f"{word}: {said}")
+
+
+def _settings(words: Sequence[str], *, as_json: bool) -> None:
+    with errors.status("reading the settings"):
+        from sweeps.recipes import RECIPES
+        from sweeps.spec.reference import settings_about
+
+        reference = settings_about(words, RECIPES.make("default"))
+    if as_json:
+        typer.echo(json.dumps(reference.to_json(), indent=2))
+        return
+    out = console()
+    for line in reference.lines():
+        out.print(line)
+
+
+def found_in(wanted: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the words that ``wanted`` is, or is a part of; without any, those whose meaning mentions it."""
+    whole = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)", re.IGNORECASE)
+    found = {word: said for word, said in known.items() if whole.search(word)}
+    return found or {word: said for word, said in known.items() if whole.search(said)}
 
 
 def meanings() -> dict[str, str]:
     """Return the meaning of every word of the glossary, verdict, and definition of the critical batch size."""
     from analysis.estimate.definitions import DEFINITIONS
+    from analysis.present.sentences import VERDICTS
 
     text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", GLOSSARY.read_text(encoding="utf-8")).replace("`", "")
-    (verdicts,) = (part.partition(":\n")[0] for part in text.split("\n\n") if part.startswith("ok ·"))
-    by_word = dict.fromkeys(
-        (verdict.partition(" (")[0] for verdict in re.split(r" ·\s", verdicts)),
-        "a verdict; docs/fits.md says what each means and what to do",
-    )
+    by_word = {str(verdict): f"a verdict. {said}" for verdict, said in VERDICTS.items()}
     for name in DEFINITIONS:
         first = " ".join((DEFINITIONS[name].__doc__ or "").partition("\n\n")[0].split()).replace("``", "")
         by_word[name] = f"a definition of the critical batch size. {first}"

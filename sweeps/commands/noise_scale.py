@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AsJson, Confidence, FigureWidth, answer_with
+from analysis.options import AsJson, Figures, Wide, answer_with, level_of, options
 from cbs.errors import ConfigError
 from cbs.registry import completing, listed
 from sweeps.commands import Settings
 
 
+@options(config=level_of)
 def command(
     workload: Annotated[
         str,
@@ -66,15 +68,16 @@ def command(
     from_checkpoint: Annotated[
         Path | None, typer.Option(help="With --one-step: checkpoint that the run starts from.")
     ] = None,
-    layers: Annotated[bool, typer.Option("--layers", help="Also show every layer.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    confidence: Confidence = 0.95,
     settings: Settings = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for figure and table. Default: results/noise-scale.")
     ] = None,
-    figures: FigureWidth = "default",
+    figures: Figures = None,
+    wide: Wide = False,
     as_json: AsJson = False,
+    *,
+    config: AnalysisConfig,
 ) -> None:
     """Measure the gradient noise scale along a short run.
 
@@ -82,15 +85,15 @@ def command(
 
     Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
 
-    Example: cbs noise-scale --workload my_model:Circles --optim adamw --layers
+    Example: cbs noise-scale --workload my_model:Circles --optim adamw --wide
     """
     from rich.progress import Progress
 
     from analysis.questions.noise_scale_run.tables import MeasuredRun
     from sweeps.measuring import noise_scale
 
-    if not 0.0 < confidence < 1.0:
-        raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")
+    if config.resamples != AnalysisConfig().resamples:
+        raise ConfigError("--resamples: the interval of a noise scale has no draws; leave it out")
     shared: dict[str, Any] = {
         "workload": workload, "optimizer": optim, "batch_size": batch_size, "probe": probe, "parts": parts,
         "seed": seed, "settings": settings or (),
@@ -100,13 +103,14 @@ def command(
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False) if as_json else report)
         raise typer.Exit(0 if report.ok else 1)
     folder = output if output is not None else Path("results") / "noise-scale"
+    answer = answer_with(folder, figures=figures, wide=wide, as_json=as_json)
     if one_step:
         given = {key: shared[key] for key in ("workload", "optimizer", "batch_size", "seed", "settings")}
         with errors.status("taking steps"):
             found = noise_scale.one_step(
-                **given, lr=lr, steps=steps, confidence=confidence, from_checkpoint=from_checkpoint
+                **given, lr=lr, steps=steps, confidence=config.confidence, from_checkpoint=from_checkpoint
             )
-        answer_with(folder, figures=figures, as_json=as_json)(found, folder)
+        answer(found, folder)
         return
     if from_checkpoint is not None:
         raise ConfigError("--from-checkpoint goes with --one-step")
@@ -118,7 +122,7 @@ def command(
             steps=steps,
             phases=phases,
             geometries=["l2", *(geometry or ["matched", "all"])],
-            confidence=confidence,
+            confidence=config.confidence,
             progress=lambda: bar.advance(task),
         )
-    answer_with(folder, figures=figures, as_json=as_json)(MeasuredRun(run), folder, wide=layers)
+    answer(MeasuredRun(run), folder)

@@ -20,19 +20,37 @@ def command(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every two seconds until no sweep runs; Ctrl-C ends it.")
     ] = False,
+    clean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Remove what killed sweeps left behind, and say what it was: leftovers, or failed for the records of "
+            "failed trials, too.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the finished, running and failed trials of the sweeps in a folder.
 
-    Also from another terminal or machine: best learning rates so far, the curve, the time left.
+    Also from another terminal or machine: best learning rates so far, the curve, the time left. Leftovers are
+    half-written and damaged files, checkpoints of finished trials, stale locks. Finished trials, and checkpoints that a
+    trial will resume from, stay; a sweep that is running is left alone.
 
     Example: cbs status results/quick --watch
 
-    Example: cbs status results/
+    Example: cbs status results/ --clean leftovers
     """
+    from sweeps.launching.ledger import clean as clean_folder
     from sweeps.launching.ledger import ledgers
     from sweeps.launching.watch import watch as watch_folder
 
+    if clean is not None:
+        if clean not in ("leftovers", "failed") or watch:
+            raise ConfigError("--clean removes leftovers, or failed; it goes without --watch")
+        removed = [str(path) for path in clean_folder(results, failed=clean == "failed")]
+        shown = "\n".join(removed) if removed else "nothing to remove"
+        typer.echo(json.dumps({"removed": removed}, indent=2) if as_json else shown)
+        return
     if watch:
         if as_json:
             raise ConfigError("--watch shows a screen and --json prints once: leave one out")

@@ -35,7 +35,7 @@ class Ledger:
             heartbeat.
         failed: messages of failed trials, by id.
         checkpoints: ids of unfinished trials that will resume from a checkpoint.
-        left_over: files and folders that ``cbs clean`` removes.
+        left_over: files and folders that ``cbs status --clean`` removes.
         problems: one line for each thing that cannot be read.
         command: the last command that ran in this folder.
     """
@@ -85,7 +85,9 @@ class Ledger:
         if self.checkpoints:
             lines.append(f"  to resume from checkpoints: {', '.join(self.checkpoints)}")
         if self.left_over:
-            lines.append(f"  {len(self.left_over)} leftover files; cbs clean {self.folder} removes them")
+            lines.append(
+                f"  {len(self.left_over)} leftover files; cbs status {self.folder} --clean leftovers removes them"
+            )
         if self.state != "running" and self.command:
             lines.append(f"  to continue: {self.command}")
         return lines
@@ -193,13 +195,12 @@ def refuse_owner(store: Store) -> None:
         raise ResultsError(f"{store.root} belongs to a sweep that is running: {holder}; wait for it")
 
 
-def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool = False) -> list[Path]:
+def clean(path: str | os.PathLike[str], *, failed: bool = False) -> list[Path]:
     """Remove everything that :func:`left_over` lists in the sweeps at a path, and return it.
 
     Args:
         path: a sweep, or a folder of sweeps.
         failed: see :func:`left_over`.
-        dry_run: only return the list and remove nothing.
 
     Raises:
         ResultsError: if there is no sweep, one is running, or something cannot be removed.
@@ -208,9 +209,8 @@ def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool =
     for store in find_sweeps(path):
         refuse_owner(store)
         paths += left_over(store, failed=failed)
-    if not dry_run:
-        for place in paths:
-            remove(place)
+    for place in paths:
+        remove(place)
     return paths
 
 

@@ -292,13 +292,18 @@ def price_lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"instead       {'; '.join(shares)}"
 
 
+FEWEST_HOURS = 0.01
+"""GPU-hours below which nobody would train on a GPU, and none are said."""
+
+
 def _costs(found: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a price amounts to beside runs: the time on this machine if steps were timed, else GPU-hours, and
     dollars."""
     if found["seconds"] is not None:
         low, typical, high = (duration(seconds / report["workers"]) for seconds in found["seconds"])
         yield f"{typical} [{low}, {high}] here"
-    if found["gpu_hours"] is not None and (found["seconds"] is None or report["gpu_hour"] is not None):
+    hours, asked = found["gpu_hours"], report["gpu_hour"] is not None
+    if hours is not None and (asked or (found["seconds"] is None and hours[1] >= FEWEST_HOURS)):
         yield f"{span(found['gpu_hours'])} GPU-hours"
     if found["dollars"] is not None:
         yield f"{span(found['dollars'])} dollars"

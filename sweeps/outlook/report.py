@@ -279,7 +279,7 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
     question = "budget" if report["studies"] and "budget" in report["studies"][0] else "analyze"
     lines.append(f"next: cbs {question} {report['output']}")
-    lines += [f"      cbs analyze {report['output']} --metric {metric}" for metric in report["further_metrics"]]
+    lines += [f"      cbs analyze {report['output']} --target {metric}" for metric in report["further_metrics"]]
     return lines
 
 

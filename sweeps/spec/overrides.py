@@ -232,7 +232,7 @@ def _unknown(sweep: Sweep, key: str) -> str:
     ]
     known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
     if key == "help":
-        return f"--set: the keys are {', '.join(known)}; 'cbs settings' says what they mean"
+        return f"--set: the keys are {', '.join(known)}; 'cbs explain --settings' says what they mean"
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"--set: unknown key {key!r}; {hint}'cbs settings' lists the keys"
+    return f"--set: unknown key {key!r}; {hint}'cbs explain --settings' lists the keys"

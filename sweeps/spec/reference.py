@@ -86,7 +86,7 @@ def settings_about(words: Iterable[str], sweep: Sweep) -> SettingsReference:
     asked = [word.lower() for word in words]
     rows = [row for row in settings(sweep) if not asked or any(word in str(row).lower() for word in asked)]
     if not rows:
-        raise ConfigError(f"no setting mentions {' or '.join(asked)}; 'cbs settings' lists all")
+        raise ConfigError(f"no setting mentions {' or '.join(asked)}; 'cbs explain --settings' lists all")
     return SettingsReference(tuple(rows))
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.laws.learning_rate import Trend
+from analysis.questions.scale.fits import NOTHING
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialStatus
-from sweeps.commands.explain import GLOSSARY, command, meanings
+from sweeps.commands.explain import GLOSSARY, command, found_in, meanings
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,11 @@ def test_every_status_and_definition_is_there():
     assert all(known.values())
     assert "meaning" not in known.values()
     assert GLOSSARY.resolve().parts[-2:] == ("docs", "glossary.md")
+
+
+@pytest.mark.parametrize("word", [*map(str, Verdict), *map(str, Trend), NOTHING, "B_matched", "LR interior", "P(best)"])
+def test_what_a_screen_says_is_known(word):
+    assert found_in(word, meanings()), word
 
 
 def test_a_word_that_is_not_there_has_a_neighbour():

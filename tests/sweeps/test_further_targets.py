@@ -146,7 +146,7 @@ def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(
     lines = outcome_lines(outcome_report(searches[2], tmp_path, searches[1:2]))
     titles = [line for line in lines if "steps  to" in line]
     assert ["validation_loss < 1" in titles[0], "second < 1" in titles[1], len(titles)] == [True, True, 2]
-    assert lines[-1].endswith("--metric second")
+    assert lines[-1].endswith("--target second")
 
     store = Store(tmp_path)
     store.create()

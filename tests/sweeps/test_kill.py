@@ -222,7 +222,7 @@ def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undis
     code, out, _ = run("status", tmp_path / "two", "--json")
     (told,) = json.loads(out)
     assert (code, told["state"], told["owner"]["pid"]) == (0, "running", str(process.pid))
-    code, _, err = run("clean", tmp_path / "two")
+    code, _, err = run("status", tmp_path / "two", "--clean", "leftovers")
     assert code == 2
     theirs.rmdir()
     process.communicate(timeout=DEADLINE)

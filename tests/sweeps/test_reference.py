@@ -1,4 +1,4 @@
-"""What ``cbs settings`` says: every key that ``--set`` takes, its default and a meaning."""
+"""What ``cbs explain --settings`` says: every key that ``--set`` takes, its default and a meaning."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def test_a_docstring_is_read_over_several_lines():
 
 
 def test_the_command_shows_what_a_word_is_about(run):
-    code, out, err = run("settings", "cosine", "--json")
+    code, out, err = run("explain", "--settings", "cosine", "--json")
     assert (code, err) == (0, "")
     rows = json.loads(out)
     assert rows
     assert all("cosine" in str(row) for row in rows)
-    code, out, _ = run("settings", "schedule.power")
+    code, out, _ = run("explain", "--settings", "schedule.power")
     assert code == 0
     assert "With schedule.name=polynomial" in out
 
 
 def test_a_word_that_no_setting_mentions_is_refused(run):
-    code, _, err = run("settings", "xyzzy")
+    code, _, err = run("explain", "--settings", "xyzzy")
     assert code == 2
     assert "no setting mentions xyzzy" in err
 

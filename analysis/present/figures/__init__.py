@@ -59,6 +59,7 @@ class FigureKind:
         panel: column that has the title of a row's panel; ``draw`` then receives one panel at a time.
         columns: largest number of panels side by side.
         whole: whether it is drawn once, from all answers of an analysis, where others are drawn from each of its parts.
+        main: whether it is drawn where nobody asks for figures, too.
         apart: whether more than :data:`TOGETHER` optimizers get a panel each, with the curves of the others in the
             background. ``draw`` then finds rows of kind ``fit`` of the others as kind ``other``, with the name in
             ``other_of``, and their points as kind ``beyond``, which only set the limits.
@@ -75,6 +76,7 @@ class FigureKind:
     panel: str = ""
     columns: int = 3
     whole: bool = False
+    main: bool = True
     apart: bool = False
     marks: Callable[[pd.DataFrame], list[Line2D]] | None = None
     title: str = ""
@@ -160,20 +162,21 @@ class Picture(NamedTuple):
         return files
 
 
-def figures_of(result: Any) -> Iterator[Picture]:
-    """Yield every figure that has something to draw."""
+def figures_of(result: Any, *, every: bool = True) -> Iterator[Picture]:
+    """Yield the figures that have something to draw: every one, or only the main ones."""
     list(FIGURES)  # imports all figures: their files register into which parts results are divided
     for suffix, part in parts(result):
-        yield from pictures(type(result), part, suffix)
+        yield from pictures(type(result), part, suffix, every=every)
     if isinstance(result, Analysis):
-        yield from pictures(Analysis, result.answers, whole=True)
+        yield from pictures(Analysis, result.answers, whole=True, every=every)
 
 
-def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False) -> Iterator[Picture]:
+def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False, every: bool = True) -> Iterator[Picture]:
     """Yield the figures of one part of a result of this class, or those of the ``whole`` analysis; ``suffix`` is
     appended to their names."""
     for name, kind in ((name, FIGURES[name]) for name in FIGURES):
-        if kind.of is of and kind.whole is whole and len(table := kind.compute(part)):
+        wanted = kind.of is of and kind.whole is whole and (every or kind.main)
+        if wanted and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 
 

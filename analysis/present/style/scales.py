@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 from operator import mul
@@ -29,8 +30,10 @@ _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2
 
 
 def plain(value: float) -> str:
-    """Format a tick label: 256, 4096, 20k, 65536, 3M; below one with up to two digits."""
-    if 1e4 <= value < 1e6 and value % 100:  # batch sizes are powers of two
+    """Format a tick label: 256, 4096, 16k (16384), 20k, 3M; below one with up to two digits."""
+    if 1e4 <= value < 1e6 and math.log2(value).is_integer():  # as batch sizes are
+        return f"{value / 1024:.0f}k"
+    if 1e4 <= value < 1e6 and value % 100:
         return f"{value:.0f}"
     for limit, length, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:

@@ -13,12 +13,15 @@ from analysis.present.style import MarkStyle, mark
 
 _FILLS = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
 
+_SIZE = 5.5
+"""Of the marks, in points: half a mark can be told from a whole one on paper."""
+
 
 def standing_marks(table: pd.DataFrame, words: Sequence[str]) -> list[Line2D]:
     """Return key entries of the values of the column ``standing`` that occur; ``words`` are for equal, worse and
     neither."""
     return [
-        mark(said, marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
+        mark(said, marker="o", markersize=_SIZE, linestyle="", fillstyle=fill, markerfacecoloralt="white")
         for said, (standing, fill) in zip(words, _FILLS.items(), strict=True)
         if (table["standing"] == standing).any()
     ]
@@ -32,6 +35,6 @@ def standing_points(axes: Axes, rows: pd.DataFrame, y: str, look: MarkStyle, *, 
     axes.vlines(bars["batch_size"] * aside, bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
     for standing, part in rows.groupby("standing"):
         axes.plot(
-            part["batch_size"] * aside, part[y], look.marker, color=look.colour, zorder=4,
+            part["batch_size"] * aside, part[y], look.marker, color=look.colour, markersize=_SIZE, zorder=4,
             fillstyle=_FILLS[Standing(standing)], markerfacecoloralt="white",
         )  # fmt: skip

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
 from analysis.read.results import load
-from cbs.errors import ConfigError
 from cbs.trial.target import Target
 
 
@@ -31,19 +31,22 @@ def analyze(
             easier than a sweep's own are read from the same curves.
         metric: another metric that the trials recorded, to which the targets then refer; ``targets`` is required for a
             sweep that was not trained to a target on it.
-        suggestions: whether to find trials that would help, see :func:`analysis.estimate.suggest.suggest`.
+        suggestions: whether to find trials that would help where the answer is ok, too, which takes seconds; see
+            :func:`analysis.estimate.suggest.suggest`.
 
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    if suggestions and metric is not None:
-        raise ConfigError("--suggest applies to the sweep's own target: leave out --metric")
     results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
+    # the trials of a sweep go on until its own metric says so
+    lacking = (
+        [each for each in found_answers if suggestions or each.verdict is not Verdict.OK] if metric is None else ()
+    )
     return Analysis(
         config=config,
         answers=tuple(found_answers),
-        suggestions=tuple(filter(None, map(suggest, found_answers))) if suggestions else None,
+        suggestions=tuple(filter(None, map(suggest, lacking))),
         notes=(*results.notes,),
     )

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import (
-    Answer,
-    Definitions,
-    MetricName,
-    ResultsPath,
-    Targets,
-    Wide,
-    answer_with,
-    config_of,
-    options,
-)
+from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 
 
-@options(config=config_of, answer=answer_with)
+@options(asked=asked_of, config=config_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
-    target: Targets = None,
-    metric: MetricName = None,
     *,
+    asked: Asked,
     config: AnalysisConfig,
-    definitions: Definitions = False,
-    wide: Wide = False,
-    suggest: Annotated[
-        bool,
-        typer.Option("--suggest", help="Suggest the trials that would help most, with the command that runs them."),
-    ] = False,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Critical batch size with interval, what doubling buys, noise scale, figures.
 
@@ -43,9 +23,9 @@ def command(
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
 
-    Example: cbs analyze results/quick --suggest --figures neurips
+    Example: cbs analyze results/quick --wide --figures neurips
     """
     from analysis.questions.analyze.answer import analyze
 
-    analysis = analyze(results, config, targets=target or None, metric=metric, suggestions=suggest)
-    answer(analysis, results / "analysis", wide=wide, definitions=definitions)
+    analysis = analyze(results, config, targets=asked.targets, metric=asked.metric, suggestions=answer.wide)
+    answer(analysis, results / "analysis")

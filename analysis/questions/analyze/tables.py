@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import Analysis
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, doublings, points, summary
-from analysis.present.sentences import suggested
+from analysis.present.sentences import home, suggested
 
 
 @presentation.register
@@ -16,11 +17,29 @@ def _(analysis: Analysis) -> Presentation:
         "points": points(analysis.answers),
         "definitions": definitions(analysis.answers, names=analysis.headings),
     }
-    said = [] if analysis.suggestions is None else suggested(analysis.suggestions)
+    more = suggested(analysis.suggestions, analysis.answers)
     return Presentation(
-        shown=[tables["summary"], tables["doublings"], tables["definitions"], *said, *analysis.notes],
+        shown=[tables["summary"], *analysis.notes],
+        wide=[tables["doublings"], tables["definitions"], *more],
+        then=_then(analysis),
         tables=tables,
         latex=("summary", "doublings", "definitions"),
         paper={"summary": ("critical_batch_size", "within 10 %", "examples_at_critical", "verdict")},
         json="report.json",
     )
+
+
+def _then(analysis: Analysis) -> list[str]:
+    """Return the commands that run what the answers lack; once they lack nothing, the question that comes next."""
+    doubted = [answer for answer in analysis.answers if answer.verdict is not Verdict.OK]
+    asked = {(answer.group.sweep, answer.group.optimizer, str(answer.target)) for answer in doubted}
+    commands = [
+        entry.command
+        for entry in analysis.suggestions
+        if (entry.group.sweep, entry.group.optimizer, str(entry.target)) in asked
+    ]
+    folder = home(analysis.answers)
+    if doubted or not folder:
+        return list(dict.fromkeys(filter(None, commands)))
+    several = len({answer.group.optimizer for answer in analysis.answers}) > 1
+    return [f"cbs {'compare' if several else 'lr'} {folder}"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.consoles import errors
-from analysis.options import Answer, MetricName, answer_with, level_of, options
+from analysis.options import AnswerWriter, answer_with, level_of, options
 from cbs.registry.parsing import parse_numbers
 
 
@@ -29,10 +29,12 @@ def command(
             "Default: 0.01 where the metric is in nats, else 1%."
         ),
     ] = None,
-    metric: MetricName = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Another metric that the trials recorded. Default: the target's.")
+    ] = None,
     *,
     config: Any,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Equal budgets: up to which batch size is the loss as good?
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import Findings, Scope, read_scopes
 from analysis.estimate.time_curves import plane
 from analysis.questions.compare.ratios import (
@@ -33,7 +32,7 @@ class Comparison(Scope):
         token_ratios: one for each other optimizer.
         critical_batch_sizes: one for every ordered pair of optimizers.
         compute_time: rows of :func:`analysis.estimate.time_curves.plane`; empty without a throughput.
-        notes: verdicts, and what could not be compared.
+        notes: what could not be compared.
     """
 
     definition: str
@@ -97,7 +96,7 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     chosen = pick_reference(answers, reference)
     others = [answer for answer in answers if answer is not chosen]
     ratios = [token_ratio(chosen, other) for other in others]
-    notes = [f"{each.group.optimizer}: {each.judgement}" for each in answers if each.verdict is not Verdict.OK]
+    notes = []
     if reference is not None and not named(answers, reference):
         notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
     if not others:

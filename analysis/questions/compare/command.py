@@ -8,16 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, MetricName, Targets, answer_with, config_of, options, times_of
+from analysis.options import AnswerWriter, Asked, answer_with, asked_of, config_of, options, times_of
 
 
-@options(config=config_of, times=times_of, answer=answer_with)
+@options(asked=asked_of, config=config_of, times=times_of, answer=answer_with)
 def command(
     results: Annotated[
         list[Path] | None, typer.Argument(help="Sweeps, or folders of sweeps; several are compared with one another.")
     ] = None,
-    target: Targets = None,
-    metric: MetricName = None,
     reference: Annotated[
         str | None,
         typer.Option(
@@ -25,9 +23,10 @@ def command(
         ),
     ] = None,
     *,
+    asked: Asked,
     times: Any,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Optimizers side by side: which critical batch is larger.
 
@@ -40,6 +39,6 @@ def command(
     from analysis.questions.compare.answer import compare
 
     first, *others = results or [Path("results")]
-    about: dict[str, Any] = {"targets": target or None, "metric": metric, "reference": reference}
+    about: dict[str, Any] = {"targets": asked.targets, "metric": asked.metric, "reference": reference}
     comparisons = compare(first, config, others=others, throughput=times, **about)
     answer(comparisons, first / "analysis" / "compare")

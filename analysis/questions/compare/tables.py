@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import SCOPE
+from analysis.estimate.result import Answer
 from analysis.phrases import percent, share, time_unit
 from analysis.present import Presentation, presentation
+from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.compare.answer import Comparison, Comparisons
-from analysis.questions.compare.ratios import TokenRatio
+from analysis.questions.compare.ratios import RatioAt, TokenRatio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 
@@ -20,13 +22,54 @@ _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 def _(comparisons: Comparisons) -> Presentation:
     interval_note = f"[{percent(comparisons.config.confidence)} % interval]"
     shown: list[Table | str] = []
+    wide: list[Table | str] = []
     for comparison in comparisons.comparisons:
-        shown += [*_shown(comparison, interval_note), *comparison.notes]
+        shown += [side_by_side(comparison, interval_note), *comparison.notes]
+        wide += _shown(comparison, interval_note)
     shown += [*([comparisons.throughput.statement] if comparisons.throughput else []), *comparisons.notes]
+    folder = home([answer for comparison in comparisons.comparisons for answer in comparison.answers])
     tables = {"token_ratios": ratios(comparisons.comparisons), "critical_batch_sizes": pairs(comparisons.comparisons)}
     if comparisons.throughput:
         tables["compute_time"] = plane(comparisons.comparisons)
-    return Presentation(shown=shown, tables=tables, json="comparison.json")
+    return Presentation(
+        shown=shown, wide=wide, then=[f"cbs lr {folder}"] if folder else (), tables=tables, json="comparison.json"
+    )
+
+
+def side_by_side(comparison: Comparison, said: str) -> Table:
+    """Return a table with one row per optimizer: its critical batch size, and both beside those of the reference."""
+    reference = comparison.reference
+    against = {pair.larger: pair for pair in comparison.critical_batch_sizes if pair.smaller == reference}
+    ratios = {ratio.optimizer: ratio.at for ratio in comparison.token_ratios if ratio.at}
+    ends = {name: {at.batch_size: at for at in found} for name, found in ratios.items()}
+    sizes = sorted({size for found in ends.values() for size in found})
+
+    def name(answer: Answer) -> str:
+        return answer.group.optimizer
+
+    def token_ratio(size: float) -> Column:
+        def at(answer: Answer) -> RatioAt | None:
+            return ends.get(name(answer), {}).get(size)
+
+        return Column(
+            "", lambda answer: getattr(at(answer), "value", None), f"token ratio at {size:g}",
+            lambda answer: getattr(at(answer), "interval", None),
+        )  # fmt: skip
+
+    columns = (
+        Column("", name, "optimizer", name=True),
+        Column("", "critical_batch_size", "B_crit", "interval"),
+        Column(
+            "", lambda answer: getattr(against.get(name(answer)), "ratio", None), f"over {reference}'s",
+            lambda answer: getattr(against.get(name(answer)), "interval", None),
+        ),
+        Column("", lambda answer: getattr(against.get(name(answer)), "probability", None), "P(larger)", text=share),
+        *(token_ratio(size) for size in dict.fromkeys(sizes[:1] + sizes[-1:])),
+    )  # fmt: skip
+    lines = list(judged(comparison.answers))
+    lines += [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
+    title = f"Critical batch size, {comparison.title} {said}"
+    return Table(columns=columns, rows=comparison.answers, title=title, lines=lines)
 
 
 def _shown(comparison: Comparison, said: str) -> Iterator[Table]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import AsJson, Definitions, Wide, config_of, options, pairs, tell
+from analysis.options import AsJson, Wide, config_of, options, pairs, tell
 
 
 @options(config=config_of)
@@ -24,7 +24,6 @@ def command(
     *,
     config: AnalysisConfig,
     figure: Annotated[Path | None, typer.Option(help="Also draw the fits: a .pdf or .png file.")] = None,
-    definitions: Definitions = False,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,4 +40,4 @@ def command(
     from analysis.present.figures import save_figure
 
     fit = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
-    tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide, definitions=definitions)
+    tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide)

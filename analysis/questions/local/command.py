@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.consoles import errors
-from analysis.options import Answer, answer_with, level_of, options
+from analysis.options import AnswerWriter, answer_with, level_of, options
 
 
 @options(config=level_of, answer=answer_with)
@@ -26,7 +26,7 @@ def command(
     ] = 0.5,
     *,
     config: Any,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Local critical batch size along a run, from branches.
 

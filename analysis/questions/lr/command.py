@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, MetricName, ResultsPath, Targets, answer_with, config_of, options
+from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 
 
-@options(config=config_of, answer=answer_with)
+@options(asked=asked_of, config=config_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
-    target: Targets = None,
-    metric: MetricName = None,
     scale_from: Annotated[
         int | None,
         typer.Option(
@@ -24,8 +22,9 @@ def command(
         ),
     ] = None,
     *,
+    asked: Asked,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """How the best learning rate depends on the batch size.
 
@@ -37,5 +36,5 @@ def command(
     """
     from analysis.questions.lr.answer import learning_rates
 
-    found = learning_rates(results, config, targets=target or None, metric=metric, reference=scale_from)
+    found = learning_rates(results, config, targets=asked.targets, metric=asked.metric, reference=scale_from)
     answer(found, results / "analysis" / "lr")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.estimate.laws.learning_rate import LEAST, Trend
+import numpy as np
+
+from analysis.estimate.laws.learning_rate import LEAST, Factor, Trend
 from analysis.estimate.protocols import Protocol
 from analysis.estimate.result import Answer
-from analysis.phrases import number, percent, plural
+from analysis.phrases import DASH, number, percent, plural
 from analysis.present import Presentation, presentation
-from analysis.present.answers import about, tuned_columns
+from analysis.present.answers import about, titled, tuned_columns
+from analysis.present.sentences import home
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.lr.answer import LearningRate, LearningRates
 
 FEW = 2
 """Largest number of commands of a protocol that are printed; the file of missing trials has all."""
+
+MOST = 4
+"""Batch sizes that are shown unless everything is."""
 
 
 @presentation.register
@@ -27,14 +33,16 @@ def _(learning_rates: LearningRates) -> Presentation:
     }
     missing = tables["missing_trials"] = missing_trials(learning_rates.entries)
 
-    interval_note = f"every interval {percent(learning_rates.config.confidence)} %"
+    said = f"[{percent(learning_rates.config.confidence)} % interval]"
+    scopes: dict[tuple[str, str, str], list[LearningRate]] = {}
+    for entry in learning_rates.entries:
+        group = entry.answer.group
+        scopes.setdefault((group.sweep, group.workload, str(entry.answer.target)), []).append(entry)
+    folder = home([entry.answer for entry in learning_rates.entries])
     return Presentation(
-        shown=[
-            *(table for table in tables.values() if table is not missing),
-            *_to_run(learning_rates.entries),
-            interval_note,
-            *learning_rates.notes,
-        ],
+        shown=[*(at_a_glance(entries, said) for entries in scopes.values()), *learning_rates.notes],
+        wide=[*(table for table in tables.values() if table is not missing), *_to_run(learning_rates.entries)],
+        then=[f"cbs recommend {folder} --throughput 'assumed(examples_per_second_per_device=2000)'"] if folder else (),
         tables=tables,
         latex=("learning_rate_laws", "protocols"),
         json="learning_rates.json",
@@ -44,6 +52,47 @@ def _(learning_rates: LearningRates) -> Presentation:
 def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
     columns = {column.key: column for column in about([entry.answer for entry in entries])}
     return tuple(columns[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
+
+
+def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
+    """Return a table with one row per optimizer of one sweep and target: the best learning rates at no more than
+    :data:`MOST` batch sizes, the power they follow, and the factor for twice the batch."""
+    sizes = sorted({best.batch_size for entry in entries for best in entry.law.optima})
+    shown = sorted({sizes[round(place)] for place in np.linspace(0, len(sizes) - 1, min(MOST, len(sizes)))})
+
+    def at(size: int) -> Column:
+        def best_lr(entry: LearningRate) -> str:
+            found = next((best for best in entry.law.optima if best.batch_size == size), None)
+            return DASH if found is None else f"{number(found.lr)}{'*' if found.edge else ''}"
+
+        return Column("", best_lr, f"B = {size:g}")
+
+    def twice(entry: LearningRate) -> Factor | None:
+        return next(iter(entry.factors), None)
+
+    columns = (
+        Column("", "answer.group.optimizer", "optimizer", name=True),
+        *map(at, shown),
+        quantity("", "power of B", "law.slope"),
+        Column(
+            "", lambda entry: getattr(twice(entry), "value", None), "twice B",
+            lambda entry: getattr(twice(entry), "interval", None),
+        ),
+    )  # fmt: skip
+    trends: dict[str, list[str]] = {}
+    for entry in entries:
+        trends.setdefault(entry.law.trend, []).append(entry.answer.group.optimizer)
+    lines = [f"{', '.join(names)}: {trend}" for trend, names in trends.items()]
+    if Trend.UNKNOWN in trends:
+        lines.append(f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid")
+    starts = [f"{number(factor.batch_size)}" for factor in map(twice, entries) if factor is not None]
+    if starts:
+        lines.append(f"twice B: factor on the learning rate for twice the batch, from {', '.join(starts)}")
+    if any(best.edge for entry in entries for best in entry.law.optima if best.batch_size in shown):
+        lines.append("*: the lowest or highest that was tried, a better one may lie beyond")
+    return Table(
+        columns=columns, rows=entries, title=f"Best learning rate{titled([entries[0].answer])} {said}", lines=lines
+    )
 
 
 def optima(entries: Sequence[LearningRate]) -> Table:

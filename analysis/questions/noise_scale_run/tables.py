@@ -50,8 +50,8 @@ def _(measured_run: MeasuredRun) -> Presentation:
     return Presentation(
         shown=[
             replace(by_phase, title=title, lines=[f"mean training loss: {loss}", *tokens, *_notes(run)]),
-            Table(columns=columns, rows=layers, title=f"By layer, last phase, {said}", asked="wide"),
         ],
+        wide=[Table(columns=columns, rows=layers, title=f"By layer, last phase, {said}")],
         tables={"noise_scale": table},
         json="noise_scale.json",
         drawn_in="",

@@ -8,26 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, MetricName, ResultsPath, Targets, answer_with, level_of, options, times_of
+from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, level_of, options, times_of
 from cbs.errors import ConfigError
 
 PANEL = "Decide"
 
 
-@options(times=times_of, config=level_of, answer=answer_with)
+@options(asked=asked_of, times=times_of, config=level_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
     devices: Annotated[int, typer.Option(help="Largest number of devices to use.")] = 1,
-    target: Targets = None,
-    metric: MetricName = None,
     *,
+    asked: Asked,
     times: Any,
     price: Annotated[float | None, typer.Option(help="Price of a device-hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that finishing an hour sooner is worth.")
     ] = None,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Which batch size to train with: least time, cost or data.
 
@@ -43,5 +42,5 @@ def command(
     if times is None:
         raise ConfigError("--throughput is missing: a table, such as 'cbs throughput RESULTS' writes, or assumed(...)")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    recommendations = recommend(results, times, wish, config, targets=target or None, metric=metric)
+    recommendations = recommend(results, times, wish, config, targets=asked.targets, metric=asked.metric)
     answer(recommendations, results / "analysis" / "recommend")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from analysis.estimate.findings import SCOPE
 from analysis.phrases import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
+from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, quantity
 from analysis.questions.recommend.plans import Plan, Recommendation, Recommendations, Winner
 
@@ -14,13 +16,50 @@ from analysis.questions.recommend.plans import Plan, Recommendation, Recommendat
 @presentation.register
 def _(recommendations: Recommendations) -> Presentation:
     wish, said = recommendations.wish, f"[{percent(recommendations.config.confidence)} % interval]"
+    times = recommendations.throughput
     shown: list[Table | str] = []
+    wide: list[Table | str] = []
     for entry in recommendations.recommendations:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
-        shown.append(plans([entry], title, list(sentences(entry, exact=recommendations.throughput.exact))))
-    shown += [f"{recommendations.throughput.statement}; {recommendations.throughput.spread}", *recommendations.notes]
-    tables = {"recommendations": plans(recommendations.recommendations)}
-    return Presentation(shown=shown, tables=tables, json="recommendation.json")
+        everything = plans([entry], f"Every optimizer: {title}", list(sentences(entry, exact=times.exact)))
+        shown.append(best(everything, entry, title))
+        wide.append(everything)
+    shown += [times.statement, *recommendations.notes]
+    answers = [answer for entry in recommendations.recommendations for answer in entry.answers]
+    folder = home(answers)
+    return Presentation(
+        shown=shown,
+        wide=[*wide, times.spread],
+        then=[f"cbs schedule plan {folder}"] if folder else (),
+        tables={"recommendations": plans(recommendations.recommendations)},
+        json="recommendation.json",
+    )
+
+
+def best(everything: Table, recommendation: Recommendation, title: str) -> Table:
+    """Return the rows of the best optimizer for every objective, and what speaks against them."""
+    rows = [row for row in everything.rows if row[1].optimizer == row[2].optimizer]
+    likely = Column("", lambda *row: row[2].probability, "P(best)", text=share)
+
+    def size(_: object, plan: Plan, *__: object) -> str:
+        return f"{plan.batch_size}{' *' if plan.remarks else ''}"
+
+    sizes = {"batch size": Column("", size, "batch size")}
+    columns = [sizes.get(each.heading, each) for each in everything.columns]
+    kept = [column for column in columns if column.heading not in ("device-hours", "examples")]
+    chosen = {row[1].optimizer for row in rows}
+    lines = list(judged([answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]))
+    if any(row[1].remarks for row in rows):
+        lines.append("*: a better one may lie beyond what was measured, see --wide")
+    for advice in recommendation.advice:
+        twice = advice.doubling_devices
+        if twice is not None and any(row[1].objective == "time" and row[1] is advice.plans["time"] for row in rows):
+            time, cost = (number(factor.value) for factor in (twice.time_factor, twice.cost_factor))
+            lines.append(
+                f"twice the devices, {2 * twice.devices}, take {time} times the time and {cost} times the device-hours"
+            )
+    several = len(recommendation.answers) > 1
+    return replace(everything, title=title, columns=(*kept, *([likely] if several else [])), rows=rows, lines=lines)
 
 
 def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Sequence[str] = ()) -> Table:

@@ -9,7 +9,7 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import Answer, Targets, answer_with, config_of, options
+from analysis.options import AnswerWriter, Targets, answer_with, config_of, options
 
 
 @options(config=config_of, answer=answer_with)
@@ -39,7 +39,7 @@ def command(
     target: Targets = None,
     *,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """How B_crit scales with data, model size, loss and compute.
 

@@ -22,6 +22,10 @@ _SAME = 1e-9
 """Relative difference below which two values count as equal."""
 
 
+SAYS_NOTHING, NOTHING = 1.0, "nothing can be said"
+"""Width of the interval of an exponent from which on a law says nothing, and how that is said."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingPrediction:
     """The law at one value, with the interval of a new point's critical batch size, and the factor by which the value
@@ -67,6 +71,17 @@ class ScalingLaw:
     doubted: int
     remark: str
     predictions: tuple[ScalingPrediction, ...]
+
+    @property
+    def says(self) -> str:
+        """What the exponent says in words: an interval of :data:`SAYS_NOTHING` or more does not tell a constant from
+        proportionality."""
+        if self.fit is None:
+            return "no law"
+        low, high = self.fit.exponent_interval
+        if high - low >= SAYS_NOTHING:
+            return NOTHING
+        return "grows" if low > 0 else "falls" if high < 0 else "no growth shown"
 
     @property
     def kaplan(self) -> dict[str, Any] | None:

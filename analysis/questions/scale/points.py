@@ -122,7 +122,7 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
     for verdict in (each for each in Verdict if each is not Verdict.OK):
         doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
-        lines += [f"{verdict}, of {len(doubted)} of {len(kept)} points: {'; '.join(doubted)}"] if doubted else []
+        lines += [f"{verdict}: {len(doubted)} of {len(kept)} points, see points.csv"] if doubted else []
     points = []
     for answer, draws, critical in zip(kept, together(kept), critical_sizes(kept), strict=True):
         assert draws is not None

@@ -9,7 +9,7 @@ from analysis.phrases import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
 from analysis.questions.scale.answer import Scaling
-from analysis.questions.scale.fits import ScalingLaw
+from analysis.questions.scale.fits import NOTHING, ScalingLaw
 
 
 @presentation.register
@@ -18,19 +18,49 @@ def _(answer: Scaling) -> Presentation:
     unit = units.pop() if len(units) == 1 else "examples"
     said = f"[{percent(answer.config.confidence)} % interval]"
     head = f"{len(answer.points)} critical batch sizes ({answer.config.definition}), B_crit = c x^k in {unit}, {said}; "
-    shown: list[Table | str] = [f"{head}data: {answer.data}"]
+    wide: list[Table | str] = [f"{head}data: {answer.data}"]
     if answer.laws:
         remarks = dict.fromkeys(line for law in answer.laws for line in _remarks_of(law))
-        shown.append(laws(answer.laws, f"Laws {said}", remarks, hidden="equal"))
+        wide.append(laws(answer.laws, f"Laws {said}", remarks, hidden="equal"))
     if answer.comparisons:
-        shown.append(laws(answer.comparisons, f"All else equal {said}", _remarks_of_sets(answer), hidden="c"))
+        wide.append(laws(answer.comparisons, f"All else equal {said}", _remarks_of_sets(answer), hidden="c"))
     every = laws((*answer.laws, *answer.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
     tables = {"points": points(answer), "scaling": every}
     if (predicted := predictions(answer)).rows:
         tables["predictions"] = predicted
     return Presentation(
-        shown=[*shown, *answer.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
+        shown=[at_a_glance(answer, unit, said), *answer.notes],
+        wide=wide,
+        tables=tables,
+        latex=("scaling",),
+        json="scaling.json",
+        drawn_in="",
     )
+
+
+def at_a_glance(scaling: Scaling, unit: str, said: str) -> Table:
+    """Return a table of the exponents and of what they say, one row per law, set and pool of sets; of the sets alone
+    only those that have no pool."""
+    pooled = {(law.axis, law.workload, law.optimizer) for law in scaling.comparisons if law.kind == "pooled"}
+    rows = [
+        law
+        for law in (*scaling.laws, *scaling.comparisons)
+        if law.kind != "set" or (law.axis, law.workload, law.optimizer) not in pooled
+    ]
+
+    def known(law: ScalingLaw) -> float | None:
+        return None if law.fit is None or law.says == NOTHING else law.fit.exponent
+
+    columns = (
+        Column("", "axis", "against", name=True),
+        Column("", "optimizer", "optimizer", name=True),
+        Column("", lambda law: len(law.points), "points"),
+        Column("", known, "k", lambda law: law.fit.exponent_interval if known(law) is not None else None, signed=True),
+        Column("", lambda law: law.says, "B_crit", left=True),
+    )
+    lines = [line for law in scaling.laws for line in _predicted(law)]
+    title = f"B_crit = c x^k in {unit}, {len(scaling.points)} critical batch sizes {said}"
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
 def points(scaling: Scaling) -> Table:
@@ -133,6 +163,11 @@ def _remarks_of(law: ScalingLaw) -> Iterator[str]:
         star = _with_interval(kaplan["B_star"], kaplan["B_star_interval"])
         alpha = _with_interval(kaplan["alpha"], kaplan["alpha_interval"])
         yield f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}"
+    yield from _predicted(law)
+
+
+def _predicted(law: ScalingLaw) -> Iterator[str]:
+    name = f"{law.axis}, {law.optimizer}"
     for entry in law.predictions:
         beyond = entry.times_beyond_the_data
         where = f", extrapolated {beyond:.3g} times beyond the data" if beyond > 1 else ""

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.present.sentences import judged
 from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
@@ -111,7 +113,8 @@ def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
     store = sweep(tmp_path, {"mine:optimizer": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
     store.write_manifest({"name": "theirs"})
     (text,) = methods(tmp_path, config=FAST).paragraphs
-    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision, commit.")
+    said = "% Not recorded, to be filled in: learning-rate schedule, budget, precision, commit.\n% "
+    assert text.endswith(said + next(judged(analyze(tmp_path, FAST).answers)))
     assert "mine:optimizer until" in text, "nobody knows its paper, and its code is not imported"
     for words in ("Runs were imported", "was chosen at every batch size among those that were run"):
         assert words in text
@@ -125,7 +128,7 @@ def test_what_only_the_program_of_a_sweep_knows_is_left_to_the_author(tmp_path: 
     store.write_manifest(MANIFEST | {"protocol": MANIFEST["protocol"] | settings})
     (text,) = methods(tmp_path, config=FAST).paragraphs
     assert "We trained our model (29,856 parameters) with adamw" in text
-    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision.")
+    assert "% Not recorded, to be filled in: learning-rate schedule, budget, precision.\n" in text
     for words in (UNKNOWN, "1,000,000,000", "schedule was", "was evaluated"):
         assert words not in text
 

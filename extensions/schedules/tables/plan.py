@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from analysis.arrays import OPEN, Interval
 from analysis.phrases import DASH, number, percent
@@ -11,11 +12,14 @@ from analysis.present.table import Column, Table, quantity
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.stages import Stages
 
+SHORT = ("batch size", "steps", "learning rate")
+"""Headings of what a trainer is told of a stage, beside where it begins."""
+
 
 @presentation.register
 def _(plans: SchedulePlans) -> Presentation:
     level = f"[{percent(plans.config.confidence)} % interval]"
-    shown: list[Table | str] = []
+    wide: list[Table | str] = []
     for plan in plans.plans:
         name = f"{plan.source.optimizer}: " if plan.source.optimizer else ""
         lines = [f"from {plan.source.what}", plan.decided_by]
@@ -23,11 +27,27 @@ def _(plans: SchedulePlans) -> Presentation:
             unit = "tokens" if plan.source.tokens_per_example else f"{plan.source.example_unit}s"
             budget = plan.budget * (plan.source.tokens_per_example or 1)
             lines.insert(0, f"{sum(stage.steps for stage in plan.stages):,} steps for {budget:,} {unit}")
-        shown.append(stages([plan], f"{name}planned batch sizes {level}", lines))
-        shown.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
-    shown += filter(None, [plans.timing, *plans.notes])
+        wide.append(stages([plan], f"{name}planned batch sizes {level}", lines))
+        wide.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
+    names = [plan.source.optimizer for plan in plans.plans]
+    lines = [f"{name}: {plan.verdict}" if len(names) > 1 else plan.verdict
+             for name, plan in zip(names, plans.plans, strict=True)]  # fmt: skip
     tables = {"schedule_plan": stages(plans.plans), "schedule_plan_outcomes": outcomes(plans.plans)}
-    return Presentation(shown=shown, tables=tables, json="schedule_plan.json")
+    short = [
+        each for each in tables["schedule_plan"].columns if each.heading in SHORT or each.heading.startswith("from")
+    ]
+    planned = replace(
+        tables["schedule_plan"],
+        columns=(Column("", "source.optimizer", "optimizer" if len(names) > 1 else "", name=True), *short),
+        title=f"Planned batch sizes {level}",
+        lines=lines,
+    )
+    return Presentation(
+        shown=[planned],
+        wide=[*wide, *filter(None, [plans.timing, *plans.notes])],
+        tables=tables,
+        json="schedule_plan.json",
+    )
 
 
 def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:

@@ -179,9 +179,9 @@ def test_the_notebook_has_three_optimizers_and_a_target_below_the_start() -> Non
 
 
 def test_as_published_goes_with_nothing_that_the_notebook_says(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = run("theory", "quadratic", "--as-published", "--noise", 2, "--ema", 0.9, "--definitions")
+    code, out, err = run("theory", "quadratic", "--as-published", "--noise", 2, "--ema", 0.9)
     assert (code, out) == (2, "")
-    assert "--ema and --noise and --definitions: --as-published takes this from the notebook" in err
+    assert "--ema and --noise: --as-published takes this from the notebook" in err
     code, out, err = run("theory", "quadratic", "--as-published", "--optim", "sgd", "--batch-sizes", 65536)
     assert (code, err) == (0, "")
     assert "7,310" in out

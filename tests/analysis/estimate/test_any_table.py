@@ -32,7 +32,7 @@ def attempt(source: Any) -> TableFit | None:
         assert "\n" not in message
         return None
     json.dumps(present.to_json(fitted), allow_nan=False)
-    present.show(fitted, Console(width=100, file=io.StringIO()), definitions=True, wide=True)
+    present.show(fitted, Console(width=100, file=io.StringIO()), wide=True)
     return fitted
 
 

@@ -155,7 +155,7 @@ def test_the_example_in_the_guide_is_what_the_command_prints(write: Callable[...
         "least_product",
         "--definition",
         "overhead(reference_batch=256)",
-        "--definitions",
+        "--wide",
     )
     value = re.compile(r"([a-z_]+(?: \([^)]*\))?) +([\d,.]+|–)(?: \[.*\])?$", re.MULTILINE)
     tables = [text.partition("Definitions side by side")[2].splitlines() for text in (shown, out)]
@@ -271,7 +271,7 @@ def test_groups_optimizers_seeds_learning_rates_and_targets() -> None:
         assert {point["seeds"] for point in fit["points"]} == {3}
         assert fit["tokens_per_example"] == 32
     shown = Console(width=120, file=io.StringIO())
-    present.show(fitted, shown, definitions=True)
+    present.show(fitted, shown, wide=True)
     text = shown.file.getvalue()
     assert re.search(r"muon +2\.8 ", text)
     assert "law, over 2 targets" in " ".join(text.split())

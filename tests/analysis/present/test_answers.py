@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ from analysis import Analysis, analyze, present
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS, HEADLINE
+from analysis.estimate.diagnosis import Verdict
 from analysis.phrases import B_CRIT, DASH, number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
-from analysis.present.sentences import good
+from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
+from sweeps.commands.explain import found_in, meanings
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep
 
@@ -67,9 +70,33 @@ def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None
         assert with_interval(answer.critical_batch_size, answer.interval) in line
         assert f" {good(answer)} " in line
         assert line.rstrip().endswith(str(answer.verdict))
-        verdict = "" if answer.verdict == "ok" else f"{answer.verdict}: "
-        assert f"{answer.group.optimizer}: {verdict}{answer.advice}".strip(": ") in " ".join(" ".join(lines).split())
+        said = f"{answer.advice.partition('; ')[0]}. {quote(answer)}".strip(". ")
+        assert said in " ".join(" ".join(lines).split())
+        assert answer.advice in " ".join(printed(measured, 100, wide=True).split())
     assert "[95 % interval]" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "verdict", "said"),
+    [
+        (30.0, (20.0, 40.0), Verdict.OK, QUOTE_NUMBER),
+        (30.0, (20.0, 40.0), Verdict.FAR_SEED, "Not ok: quote the interval [20, 40] with the reason, not the number."),
+        (30.0, (20.0, None), Verdict.ABOVE, "Not ok: quote 'above 20' with the reason, not the number."),
+        (None, (None, 4.0), Verdict.BELOW, "Not ok: quote 'below 4' with the reason."),
+        (None, (None, None), Verdict.NOT_REACHED, "Not ok: there is no number to quote, only the reason."),
+    ],
+)
+def test_what_to_quote_is_one_sentence(measured, value, interval, verdict, said):
+    answer = measured.answers[0]
+    own = replace(answer.critical, value=value, interval=interval)
+    answer = replace(answer, definitions=answer.definitions | {HEADLINE: own}, verdict=verdict, advice="add seeds")
+    assert quote(answer) == said
+    assert [*judged([answer, answer], advice=True)] == [f"add seeds. {said}"]
+    fine = replace(answer, verdict=Verdict.OK, advice="", group=replace(answer.group, folder=Path("elsewhere")))
+    both = [*judged([fine, replace(answer, verdict=Verdict.FAR_SEED)])]
+    name = answer.group.optimizer
+    assert both[0] == f"{name}: ok: quote the number with its interval."
+    assert both[1].startswith(f"{name}: one seed far from the others. Not ok: ")
 
 
 def test_the_hyperbola_is_a_line_of_its_own_where_everything_is_asked_for(measured: Analysis) -> None:
@@ -89,8 +116,9 @@ def test_what_the_number_is_and_what_it_means_for_a_run_is_told(measured: Analys
         examples = here * sizes[1] / (first * sizes[0])
         said = f"at B = {number(sizes[1])} a run takes {here / first:.2g} times the steps and {examples:.2g} times the "
         line = f"{answer.group.optimizer}: {said}sequences of the smallest batch, {sizes[0]:g}"
-        assert line in summary(measured.answers).lines
-    assert summary(measured.answers).lines.count(B_CRIT) == 1
+        assert line in summary(measured.answers).wide_lines
+    table = summary(measured.answers)
+    assert [*table.lines, *table.wide_lines].count(B_CRIT) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +150,7 @@ def test_an_end_beyond_the_measured_batch_sizes_is_told_as_such(
 
 def test_what_doubling_buys_is_told_in_percent_and_kept_as_shares(measured: Analysis) -> None:
     table = doublings(measured.answers)
-    lines = printed(measured, 100).splitlines()
+    lines = printed(measured, 100, wide=True).splitlines()
     frame = table.frame()
     assert len(frame) == 3 * 3
     for (entry, answer), (_, row) in zip(table.rows, frame.iterrows(), strict=True):
@@ -176,7 +204,7 @@ def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, wi
         tables = [made(found.answers) for made in (summary, doublings, definitions, points)]
         for table in tables:
             assert lacking(table.shown(wide=wide), text(table, width, wide=wide)) == []
-        said = printed(found, width, wide=wide, definitions=True)
+        said = printed(found, width, wide=wide)
         assert "…" not in said
         paths = ("in ", "  ")
         assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
@@ -282,7 +310,7 @@ def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) ->
 
 @pytest.mark.parametrize("width", [60, 140])
 def test_the_terminal_says_every_remark_once(defined: Analysis, width: int) -> None:
-    said = printed(defined, width, definitions=True)
+    said = printed(defined, width, wide=True)
     assert all(name in said for name in DEFINITIONS.names())
     said = " ".join(said.split())
     pairs = definitions(defined.answers).frame()[["definition", "remark"]].drop_duplicates()
@@ -329,4 +357,29 @@ def test_nothing_reached_is_a_table_of_dashes(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(2, 8), lrs=(1e-3, 2e-3), growth=1.5, max_steps=10)
     found = analyze(tmp_path, AnalysisConfig(resamples=100))
     assert definitions(found.answers).frame()[["value", "low", "high"]].isna().all(axis=None)
-    assert "–" in printed(found, definitions=True, wide=True)
+    assert "–" in printed(found, wide=True)
+
+
+def test_every_heading_is_a_word_that_explain_knows(measured: Analysis) -> None:
+    known = meanings()
+    for table in (summary(measured.answers), doublings(measured.answers), definitions(measured.answers)):
+        for heading in (column.heading for column in table.shown(wide=True).columns):
+            for word in re.split(r" / | at | \(|\)|, %", heading):
+                assert not word or found_in(word.replace("sequences", "examples"), known), word
+
+
+def test_the_answer_fits_a_screen_and_everything_else_is_asked_for(measured: Analysis) -> None:
+    short, wide = printed(measured, 80).splitlines(), printed(measured, 80, wide=True)
+    assert len(short) <= 15
+    assert max(map(len, short)) <= 80
+    for title in ("What doubling the batch size buys", "Definitions side by side"):
+        assert title in wide
+        assert title not in "\n".join(short)
+
+
+def test_a_notebook_shows_the_table_the_sentence_and_the_main_figures(measured: Analysis) -> None:
+    page = measured._repr_html_()
+    for answer in measured.answers:
+        assert with_interval(answer.critical_batch_size, answer.interval) in page
+    assert page.count("data:image/png;base64,") == 2
+    assert all(escape(line) in page for line in judged(measured.answers, advice=True))

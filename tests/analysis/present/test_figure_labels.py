@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
-from analysis.figure_labels import FigureLabels, parse_names
+from analysis.figure_labels import FigureLabels, parse_figures
 from analysis.present.figures import FIGURES
 from cbs.errors import ConfigError
 from tests.factories import Truth, sweep
@@ -28,17 +28,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_names_are_separated_by_commas_outside_brackets() -> None:
-    assert parse_names([f"{BETAS}=AdamW, merit=MERIT", "a(x=1, y=[2])=a = b"]) == {
-        BETAS: "AdamW",
-        "merit": "MERIT",
-        "a(x=1, y=[2])": "a = b",
-    }
+    names = {BETAS: "AdamW", "merit": "MERIT", "a(x=1, y=[2])": "a = b"}
+    shown = f"{BETAS}=AdamW, merit=MERIT,a(x=1, y=[2])=a = b"
+    assert parse_figures(f"icml,{shown},titles=no") == ("icml", FigureLabels(names=names, titles=False))
+    assert parse_figures(shown) == ("default", FigureLabels(names=names))
+    assert parse_figures("none") == (None, FigureLabels())
 
 
-@pytest.mark.parametrize("text", ["adamw", "adamw=", "=AdamW", "a=1,a=2", "a(=b"])
+@pytest.mark.parametrize("text", ["adamw", "adamw=", "=AdamW", "a=1,a=2", "a(=b", "icml,b", "icml,titles=maybe"])
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse_names([text])
+        parse_figures(text)
 
 
 def test_curves_and_panels_have_the_names_that_were_given(results: Path) -> None:
@@ -78,13 +78,13 @@ def test_the_table_behind_a_figure_keeps_its_names(results: Path, tmp_path: Path
 def test_the_command_sets_them_and_refuses_in_one_line(results: Path, tmp_path: Path, run) -> None:
     common = ["analyze", results, "--resamples", "100", "-o", tmp_path / "out"]
     for given, words in {
-        ("--names", "muon=Muon"): "no curve has that name; there are: ",
-        ("--names", f"{OTHER}={BETAS}"): "would call both",
-        ("--names", f"{OTHER}=X,{OTHER}=Y"): "given twice",
-        ("--no-titles", "--figures", "none"): "leave one out",
+        ("--figures", "muon=Muon"): "no curve has that name; there are: ",
+        ("--figures", f"{OTHER}={BETAS}"): "would call both",
+        ("--figures", f"{OTHER}=X,{OTHER}=Y"): "given twice",
+        ("--figures", "none,titles=no"): "leave out what follows",
     }.items():
         code, _, err = run(*common, *given)
         assert (code, words in err, err.count("\n")) == (2, True, 1), err
         assert not (tmp_path / "out").exists()
-    assert run(*common, "--names", f"{BETAS}=AdamW,{OTHER}=MERIT", "--no-titles")[0] == 0
+    assert run(*common, "--figures", f"{BETAS}=AdamW,{OTHER}=MERIT,titles=no")[0] == 0
     assert (tmp_path / "out" / "figures" / "learning_rate.png").exists()

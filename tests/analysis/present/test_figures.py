@@ -239,8 +239,8 @@ def test_labels_never_overlap(positions: list[float], gap: float) -> None:
 
 
 def test_tick_labels_are_plain() -> None:
-    values = (0.001, 0.25, 8, 256, 4096, 20000, 65536, 3e6, 2e9)
-    labels = ["0.001", "0.25", "8", "256", "4096", "20k", "65536", "3M", "2G"]
+    values = (0.001, 0.25, 8, 256, 4096, 16384, 20000, 65536, 12345, 3e6, 2e9)
+    labels = ["0.001", "0.25", "8", "256", "4096", "16k", "20k", "64k", "12345", "3M", "2G"]
     assert [style.plain(value) for value in values] == labels
 
 

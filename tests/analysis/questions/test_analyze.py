@@ -240,16 +240,16 @@ def test_the_law_across_targets_is_in_the_report(exact: Path, tmp_path: Path) ->
         assert "extrapolated" in kaplan["remark"]
 
 
-def test_suggestions_where_asked_for(tmp_path: Path) -> None:
+def test_an_answer_that_is_not_ok_says_which_trials_would_help(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(1, 2, 4), lrs=LRS, growth=1.3)
-    assert run(tmp_path).to_json()["suggestions"] is None
-    report = run(tmp_path, suggestions=True)
+    report = run(tmp_path)
     (suggestion,) = report.to_json()["suggestions"]
     assert suggestion["optimizer"] == "adamw"
-    shown = " ".join(printed(report).split())
-    assert f"suggested for adamw, validation_loss < 2.4: {suggestion['reasons'][0]}" in shown
+    shown = " ".join(printed(report, wide=True).split())
+    assert f"trials that would help adamw, validation_loss < 2.4: {suggestion['reasons'][0]}" in shown
+    assert "trials that would help" not in printed(report)
     sweep(tmp_path / "none", {"adamw": INTERIOR}, batch_sizes=(1, 2), lrs=LRS, growth=1.3, max_steps=10)
-    assert "suggestions: none" in printed(run(tmp_path / "none", suggestions=True))
+    assert run(tmp_path / "none", suggestions=True).suggestions == ()
 
 
 def test_the_analysis_folder_is_not_taken_for_a_sweep(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_recommendation_is_open_where_larger_ones_are_only_bounded(rare: Path)
     (advice,) = found.recommendations[0].advice
     plan = advice.plans["time"]
     assert (plan.batch_size, plan.probability_within_5_percent, plan.best_batch_size_interval[1]) == (128, None, None)
-    shown = "\n".join(map(str, presentation(found).shown))
+    shown = "\n".join(map(str, presentation(found).wide))
     assert "batch size 128 takes the least time of those whose steps are known; the best may lie beyond" in shown
     assert "probability > 0.999" not in shown
 

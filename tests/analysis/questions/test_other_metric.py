@@ -103,5 +103,3 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         analyze(tmp_path, FAST, metric="extra")
     with pytest.raises(ResultsError, match=r"has no metric 'f1'; it has validation_loss, train_loss, extra"):
         analyze(tmp_path, FAST, metric="f1", targets=[1.0])
-    with pytest.raises(ConfigError, match=r"leave out --metric"):
-        analyze(tmp_path, FAST, metric="extra", targets=[2.4], suggestions=True)

@@ -346,6 +346,6 @@ def test_what_a_sweep_says_of_itself_is_read_once(tmp_path, monkeypatch, run):
     read = []
     manifest = Store.manifest
     monkeypatch.setattr(Store, "manifest", lambda store: read.append(store.root.name) or manifest(store))
-    code, _, err = run("analyze", tmp_path, "--suggest", "--figures", "none", "--resamples", 100)
+    code, _, err = run("analyze", tmp_path, "--wide", "--figures", "none", "--resamples", 100)
     assert code == 0, err
     assert sorted(read) == ["one", "two"]

@@ -71,6 +71,7 @@ def compute_logits(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "max_attention_logit",
     of=Analysis,
+    main=False,
     compute=compute_logits,
     panel="panel",
     columns=2,
@@ -128,6 +129,7 @@ def compute_matrices(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "optimizer_step",
     of=Analysis,
+    main=False,
     compute=compute_matrices,
     panel="panel",
     title="What steps do to every matrix",

@@ -48,7 +48,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
             rows.append(about(answer) | {"definition": entry.definition} | values | ends | label)
     table = tidy(rows, ["optimizer", "definition", "label", *_NUMBERS, "smallest", "largest", "remark"])
     own = [name for name in table if name.startswith(("critical_", "definition_"))]
-    return table.drop(columns=own).iloc[: len(table) if table[_NUMBERS].notna().any(axis=None) else 0]
+    known = table[_NUMBERS].notna().any(axis=1).groupby(table["definition"]).transform("any")
+    return table.drop(columns=own)[known].reset_index(drop=True)
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
@@ -65,6 +66,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 @figure(
     "definitions",
     of=Analysis,
+    main=False,
     compute=compute,
     marks=marks,
     title="Definitions side by side",

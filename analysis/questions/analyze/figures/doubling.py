@@ -46,6 +46,7 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
 @figure(
     "doubling",
     of=Analysis,
+    main=False,
     compute=of_each(rows, _COLUMNS),
     apart=True,
     title="What doubling the batch size buys",

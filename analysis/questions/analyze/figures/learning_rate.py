@@ -105,6 +105,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 @figure(
     "learning_rate",
     of=Analysis,
+    main=False,
     compute=compute,
     panel="optimizer",
     marks=marks,
@@ -175,6 +176,7 @@ def _option(study: Study) -> str:
 @figure(
     "tuned_option",
     of=Analysis,
+    main=False,
     compute=compute_tuned,
     panel="panel",
     title="Learning rate against another tuned option",

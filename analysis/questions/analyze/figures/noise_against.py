@@ -51,6 +51,7 @@ def compute_critical(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "noise_against_critical",
     of=Analysis,
+    main=False,
     compute=compute_critical,
     whole=True,
     title="Noise scale against critical batch size",
@@ -93,6 +94,7 @@ def compute_loss(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "noise_against_loss",
     of=Analysis,
+    main=False,
     compute=compute_loss,
     panel="panel",
     whole=True,

@@ -49,6 +49,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 @figure(
     "noise_scale",
     of=Analysis,
+    main=False,
     compute=compute,
     panel="optimizer",
     marks=marks,

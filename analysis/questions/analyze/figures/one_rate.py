@@ -136,6 +136,7 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
 @figure(
     "one_rate",
     of=Analysis,
+    main=False,
     compute=of_each(rows, _COLUMNS),
     panel="optimizer",
     title="Data against steps at one learning rate",

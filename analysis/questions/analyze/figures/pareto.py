@@ -23,7 +23,7 @@ from analysis.present.figures import figure, of_each, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 120
-_COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples"]
+_COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "low", "high"]
 _GOALS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 
 
@@ -40,6 +40,8 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
         found.append({"kind": "critical", "batch_size": size, "steps": examples / size})
     for row in found:
         kept = {name: row[name] for name in ("kind", "batch_size", "steps")}
+        if row["kind"] == "fit":
+            kept |= {"low": row["low"], "high": row["high"]}
         yield kept | {"examples": row["batch_size"] * row["steps"]}
 
 
@@ -54,7 +56,8 @@ compute = of_each(rows, _COLUMNS)
     title="Data against steps",
     caption="Data to {target} in {example_unit}s against the optimizer steps to it, each batch size at its best "
     "learning rate; both axes are logarithmic. Numbers at the points are batch sizes: small ones at the lower "
-    "right, large ones at the upper left. Lines are the expected curves, thin ones the hyperbola where that looks "
+    "right, large ones at the upper left. Lines are the expected curves, bands "
+    "their {percent} intervals at each batch size, thin ones the hyperbola where that looks "
     "different. A star is the critical batch size by definition {definition_in_words}. By least_product, "
     + B_CRIT
     + "; on the dotted lines through the stars steps x examples are the same.",
@@ -69,6 +72,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     looks = style.looks(table["optimizer"])
     constant: dict[str, Any] = {"color": style.GREY, "linestyle": ":", "linewidth": 0.7, "zorder": 1}
     for _, look, (points, fit, thin, star) in style.each(table, "point", "fit", "hyperbola", "critical"):
+        band = [np.append(fit["low"], fit["high"][::-1]), np.append(fit["batch_size"], fit["batch_size"][::-1])]
+        axes.fill(band[0], band[0] * band[1], color=look.colour, alpha=0.15, linewidth=0, zorder=1)
         axes.plot(thin["steps"], thin["examples"], color=look.colour, linewidth=0.5, zorder=2)
         axes.plot(fit["steps"], fit["examples"], color=look.colour, linestyle=look.dashes, zorder=2)
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
@@ -80,6 +85,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     key = [] if others else [style.handle(name, look) for name, look in looks.items()]
     if (table["kind"] == "critical").any():
         key.append(style.mark("$B_{\\mathrm{crit}}$", marker="*", markersize=8, linestyle=""))
+        if (table["definition"] == HEADLINE).all():
+            key.append(style.mark("least steps x examples", linestyle=":", linewidth=0.7))
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("hyperbola", linewidth=0.5))
     if others:
@@ -115,6 +122,7 @@ def compute_goals(answers: Sequence[Answer]) -> pd.DataFrame:
 @figure(
     "pareto_goals",
     of=Analysis,
+    main=False,
     compute=compute_goals,
     panel="panel",
     whole=True,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, ResultsPath, Targets, answer_with, config_of, options, times_of
+from analysis.options import AnswerWriter, ResultsPath, Targets, answer_with, config_of, options, times_of
 
 
 @options(config=config_of, times=times_of, answer=answer_with)
@@ -19,7 +19,7 @@ def command(
     *,
     times: Any,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Compare batch schedules with the constant batch sizes of the same sweep.
 

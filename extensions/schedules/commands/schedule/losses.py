@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.options import Answer, ResultsPath, answer_with, level_of, options
+from analysis.options import AnswerWriter, ResultsPath, answer_with, level_of, options
 
 
 @options(config=level_of, answer=answer_with)
@@ -18,7 +18,7 @@ def command(
     ] = None,
     *,
     config: Any,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Batch schedules at equal budgets: their final metrics.
 

@@ -9,7 +9,7 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import Answer, Targets, answer_with, level_of, options, times_of
+from analysis.options import AnswerWriter, Targets, answer_with, level_of, options, times_of
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
@@ -81,7 +81,7 @@ def command(
     *,
     times: Any,
     config: AnalysisConfig,
-    answer: Answer,
+    answer: AnswerWriter,
 ) -> None:
     """Batch sizes that grow with the critical one, their learning rates, and what they will take.
 

@@ -9,7 +9,7 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import progress
-from analysis.options import AsJson, Definitions, Wide, config_of, options, tell
+from analysis.options import AsJson, Wide, config_of, options, tell
 
 
 @options(config=config_of)
@@ -58,7 +58,6 @@ def command(
     *,
     config: AnalysisConfig,
     figure: Annotated[Path | None, typer.Option(help="Also draw the curves: a .pdf or .png file.")] = None,
-    definitions: Definitions = False,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +79,7 @@ def command(
     fitted = {
         "--momentum": momentum is not None, "--ema": ema is not None,
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
-        "--definitions": definitions, "--pieces": pieces != 0, "options of the intervals": config != AnalysisConfig(),
+        "--pieces": pieces != 0, "options of the intervals": config != AnalysisConfig(),
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
         raise ConfigError(f"{' and '.join(given)}: --as-published takes this from the notebook; leave it out")
@@ -114,4 +113,4 @@ def command(
     if pieces and not answer.schedules:
         raise ConfigError(f"no run takes more than {pieces} steps: ask for fewer --pieces, or smaller batch sizes")
     drawn = save_figure(answer, figure, "quadratic_rates") if pieces else save_figure(answer.fit, figure)
-    tell(answer, drawn, as_json=as_json, wide=wide, definitions=definitions)
+    tell(answer, drawn, as_json=as_json, wide=wide)

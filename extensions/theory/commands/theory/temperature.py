@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, Confidence, answer_with, options
+from analysis.options import AnswerWriter, answer_with, level_of, options
 
 
-@options(answer=answer_with)
+@options(config=level_of, answer=answer_with)
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, with a budget and a probe.")],
-    confidence: Confidence = 0.95,
     *,
-    answer: Answer,
+    config: AnalysisConfig,
+    answer: AnswerWriter,
 ) -> None:
     """Noise scale against learning rate and batch size.
 
@@ -24,8 +24,8 @@ def command(
 
     Example: cbs theory temperature results/
 
-    Example: cbs theory temperature results/ --confidence 0.9
+    Example: cbs theory temperature results/ --wide
     """
     from extensions.theory.temperature import temperature
 
-    answer(temperature(*results, config=AnalysisConfig(confidence=confidence)), results[0] / "analysis" / "temperature")
+    answer(temperature(*results, config=config), results[0] / "analysis" / "temperature")
