@@ -149,8 +149,9 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
     assert sorted(name for names in under.values() for name in names) == sorted(
         {command.partition(" ")[0] for command in EXPECTED}
     )
-    assert {"sweep", "noise-scale", "throughput", "status"} <= {*under["Measure"]}
-    assert {"analyze", "budget", "fit", "lr", "compare", "scale", "local"} <= {*under["Analyze"]}
+    assert under["Begin"] == ["sweep", "analyze"]
+    assert {"noise-scale", "throughput", "status"} <= {*under["Measure"]}
+    assert {"budget", "fit", "lr", "compare", "scale", "local"} <= {*under["Analyze"]}
     assert "recommend" in under["Decide"]
     assert {"import", "merge"} <= {*under["Bring your data"]}
 

@@ -12,7 +12,11 @@ FLAGS = {
             "extensions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
             "extensions.report.answer.follow": answer,
         },
-        cases={"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
+        cases={
+            "--target": (["--target", "accuracy=0.75"], "metric='accuracy'"),
+            "--methods": (["--methods"], "printed: In words."),
+            "--live": (["--live"], "follow("),
+        },
     ),
 }
 
