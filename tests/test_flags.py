@@ -28,7 +28,6 @@ from sweeps.measuring.throughput import Timing
 from tests.cases import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
 
-
 ASKED: dict[str, Case] = {"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")}
 COMMON: dict[str, Case] = {
     "--definition": (
