@@ -155,7 +155,7 @@ def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(
         store.save(trial)
     fast = AnalysisConfig(resamples=100)
     own, other = analyze(tmp_path, fast), analyze(tmp_path, fast, metric="second")
-    assert "sweep two: its trials continued to second < 1: see --metric second" in own.notes
+    assert "sweep two: its trials continued to second < 1: see --target second" in own.notes
     assert str(other.answers[0].target) == "second < 1"
     for found, factor in ((own, 1.0), (other, SHIFT)):
         for point in found.answers[0].points:
