@@ -43,7 +43,7 @@ import cbs
 from cbs import interrupts
 from cbs.command_line import command_line
 from cbs.errors import CbsError, ConfigError, reason
-from cbs.registry.commands import command_modules, typed
+from cbs.registry.commands import INTERVALS_ANYWHERE, command_modules, intervals_first, typed
 from cbs.registry.extensions import BUILT_IN, load
 
 FIRST = ("sweep", "analyze")
@@ -53,7 +53,6 @@ PANELS = ("Begin", "Measure", "Analyze", "Decide", "Bring your data", "Extension
 """Headings of ``cbs --help``, in their order."""
 
 HELP_ALL = "--help-all"
-INTERVALS_ANYWHERE = ("--confidence", "--resamples")
 FIRST_SENTENCE = 200
 """Characters that the line of a command may have in a list of commands; longer ones would be cut."""
 
@@ -302,23 +301,6 @@ def speak_any_language() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def intervals_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of the intervals, which ``cbs`` has once for all commands and takes at any place, and what else is
-    given."""
-    everywhere: list[str] = []
-    others = list(arguments)
-    place = 0
-    while place < len(others) and others[place] != "--":
-        name, equals, _ = others[place].partition("=")
-        count = 1 if equals else 2
-        if name in INTERVALS_ANYWHERE:
-            everywhere += others[place : place + count]
-            del others[place : place + count]
-        else:
-            place += 1
-    return everywhere, others
 
 
 def outcome() -> int:

@@ -23,6 +23,7 @@ import pytest
 import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
+from cbs.registry.commands import INTERVALS_ANYWHERE
 from tests.cases import of_extensions
 from tests.factories import LRS, Truth, sweep
 from tests.kinds import kinds_of
@@ -139,7 +140,7 @@ def split(words: list[str]) -> tuple[str, list[str]]:
 
 def flags_of(name: str) -> set[str]:
     command = known()[name]
-    everywhere = cli.INTERVALS_ANYWHERE if getattr(command.callback, "intervals", False) else ()
+    everywhere = INTERVALS_ANYWHERE if getattr(command.callback, "intervals", False) else ()
     return {*everywhere, *(flag for param in command.params for flag in (*param.opts, *param.secondary_opts))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 
 from cbs.registry.extensions import extensions, within
 
@@ -32,3 +33,23 @@ def command_modules() -> dict[str, list[str]]:
 def typed(name: str) -> str:
     """Return the name of a module as users type it."""
     return name.strip("_").replace("_", "-")
+
+
+INTERVALS_ANYWHERE = ("--confidence", "--resamples")
+
+
+def intervals_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of the intervals, which ``cbs`` has once for all commands and takes at any place, and what else is
+    given."""
+    everywhere: list[str] = []
+    others = list(arguments)
+    place = 0
+    while place < len(others) and others[place] != "--":
+        name, equals, _ = others[place].partition("=")
+        count = 1 if equals else 2
+        if name in INTERVALS_ANYWHERE:
+            everywhere += others[place : place + count]
+            del others[place : place + count]
+        else:
+            place += 1
+    return everywhere, others

@@ -82,7 +82,7 @@ def sweep_flags(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Other settings; 'cbs explain --settings' lists them. Repeats.",
+            help="Others: 'cbs explain --settings'. Repeats.",
         ),
     ] = None,
 ) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import typer
 
+from analysis.config import INTERVALS
 from cbs.errors import ConfigError
-from cbs.registry.commands import command_modules, typed
+from cbs.registry.commands import command_modules, intervals_first, typed
 from cbs.registry.extensions import load
 
 
@@ -23,8 +24,11 @@ def ask(line: str) -> dict[str, Any]:
         ConfigError: if there is no such command, or one of its options is refused.
         CbsError: any error of the command.
     """
-    words = shlex.split(line)
+    everywhere, words = intervals_first(shlex.split(line))
     command = _command(words)
+    given = dict(zip(everywhere[::2], everywhere[1::2], strict=True))
+    kinds = {"--confidence": float, "--resamples": int}
+    before = INTERVALS.set({name.removeprefix("--"): kinds[name](value) for name, value in given.items()})
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(command)
     printed = io.StringIO()
@@ -33,6 +37,8 @@ def ask(line: str) -> dict[str, Any]:
             typer.main.get_command(app)([*words, "--json"], standalone_mode=False)
     except typer.BadParameter.__mro__[1] as error:  # type: ignore[misc]
         raise ConfigError(f"cbs {line}: {error.format_message()}") from None  # type: ignore[attr-defined]
+    finally:
+        INTERVALS.reset(before)
     content: dict[str, Any] = json.loads(printed.getvalue())
     return content
 
