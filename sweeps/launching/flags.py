@@ -11,8 +11,7 @@ def ending_flags(
     precision: Annotated[
         float | None,
         typer.Option(
-            help="Half-width of the interval of ln B_crit to reach. Default: 0.2, quick recipe 0.35; none with "
-            "--batch-sizes."
+            help="Half-width of the interval of ln B_crit to reach: 0.2, or 0.35 in quick; none with --batch-sizes."
         ),
     ] = None,
     max_runs: Annotated[

@@ -45,10 +45,7 @@ def sweep_flags(
     ] = None,
     lrs: Annotated[
         str | None,
-        typer.Option(
-            help="Learning rates: 1e-3,2e-3; or one per batch size: sqrt:5e-3@32768, linear:0.1@256, 64:1e-3,128:2e-3. "
-            "Default: a search."
-        ),
+        typer.Option(help="1e-3,2e-3, or one per batch size: sqrt:5e-3@32768, 64:1e-3,128:2e-3. Default: a search."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     schedule: Annotated[

@@ -165,7 +165,7 @@ def test_tables_say_which_value_won(
     code, out, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--figures", "none")
     assert (code, err) == (0, "")
     assert "momentum=0.9" in (tmp_path / "a" / "points.csv").read_text()
-    code, out, _ = run("lr", stored, "--resamples", "100", "-o", tmp_path / "lr", "--figures", "none")
+    code, out, _ = run("lr", stored, "--wide", "--resamples", "100", "-o", tmp_path / "lr", "--figures", "none")
     assert code == 0
     assert "best of the axes" in out
     assert "momentum=0.95" in out

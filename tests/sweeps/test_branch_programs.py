@@ -23,6 +23,7 @@ from sweeps.launching.policies.branch import Branch
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
 from sweeps.running.run import SweepRun
+from sweeps.search.limits import Limits
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
 
@@ -62,7 +63,7 @@ def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     command = f"{sys.executable} -S program.py {{batch_size}} {{lr}} {{seed}} {{folder}} {{steps}} {{checkpoint}}"
     sweep = asked(command, parent=parent_at(Path("late")))
     policy = Branch(error=0, factors="1/2,1,2", window="128", checkpoints=["late@800", "early@400"])
-    policy.check(sweep, limits=None, source=None)  # type: ignore[arg-type]
+    policy.check(sweep, limits=Limits(), source=None)
     report = run_sweep(sweep, tmp_path / "out", policy=policy)
     trials = list(Store(tmp_path / "out").results())
     assert len(trials) == 2 * 3 * 2

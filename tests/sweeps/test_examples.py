@@ -40,7 +40,6 @@ def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
         command=asked["command"].replace("python ", f"{sys.executable} "),
         columns=asked["column"],
         optimizers=asked["optim"],
-        refused={},
         **{
             key: asked[key]
             for key in (

@@ -77,7 +77,7 @@ def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeyp
         assert study["trials"] <= sum(len(results) for results in sweeps.kept.values())
     lines = "\n".join(stages.report_lines(told))
     assert "adamw, batch size 64, to validation_loss" in lines
-    assert lines.count(stages.NO_LAW) == 2
+    assert " ".join(lines.split()).count(stages.NO_LAW) == 2
     assert not {"drift", "alpha", "limit"} & told["studies"][0].keys()
 
 
@@ -134,7 +134,7 @@ def test_edges_misses_and_carried_learning_rates_are_said() -> None:
     both = [stage | {"tuned": True, "at_grid_edge": True}, stage | {"tuned": False, "at_grid_edge": False}]
     study = {"optimizer": "lion", "batch_size": 4, "stages": both, "trials": 9, "full_grid_trials": 20}
     lines = stages.report_lines({"studies": [study], "target": "x", "output": "there"})
-    assert lines[2].endswith("-  LR at the edge of the grid")
-    assert lines[3].endswith("carried over")
-    assert lines[4] == stages.NO_LAW
+    assert lines[3].endswith("-  LR at the edge of the grid")
+    assert lines[4].endswith("carried over")
+    assert stages.NO_LAW in " ".join(" ".join(lines).split())
     assert "trials: 9; with the full grid at every width: 20" in lines

@@ -411,7 +411,7 @@ def test_points_weigh_by_their_seeds_and_steps_are_geometric_means(tmp_path: Pat
 
 
 def test_the_package_offers_what_the_command_needs() -> None:
-    assert set(analysis.__all__) == {"Analysis", "analyze"}
+    assert set(analysis.__all__) == {"Analysis", "analyze", "fit"}
 
 
 @pytest.mark.parametrize("name", ["sfo", "token_optimal"])
