@@ -33,10 +33,10 @@ from sweeps.spec.workload import built
 Range = tuple[float, float, float]
 """A low, a typical and a high value."""
 
-RUNS: Mapping[float, Range] = {0.2: (24, 48, 100), 0.1: (36, 130, 360)}
+RUNS: Mapping[float, Range] = {0.2: (16, 34, 89), 0.1: (36, 130, 360)}
 """Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
-:mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (20 %: 334 sweeps; 10 %,
-without ``--max-runs``: 16)."""
+:mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (20 %: 160 sweeps; 10 %,
+without ``--max-runs``, by the policy before: 16)."""
 
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
 """GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
