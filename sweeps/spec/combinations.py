@@ -44,10 +44,15 @@ NEEDED = (
     Rule("--max-runs", "--precision", "it ends a sweep that goes on to a precision"),
     *(
         Rule(flag, "--command", "it is about the program that trains")
-        for flag in (
-            *("--reads", "--direction", "--metric-unit", "--example-unit", "--tokens-per-example", "--column"),
+        for flag in [
+            "--reads",
+            "--direction",
+            "--metric-unit",
+            "--example-unit",
+            "--tokens-per-example",
+            "--column",
             "--resume",
-        )
+        ]
     ),
 )
 """What needs something else."""

@@ -321,8 +321,7 @@ class Known:
         if self.design is None or max(self._beyond()) > BEYOND:
             return None
         low, high = self.answer.definitions[HEADLINE].interval
-        # where more runs than usual may go at once, they need not wait for what the first ones tell
-        goal = GOAL if self._most <= MOST else 0.0
+        goal = GOAL
         # an interval that is narrow already, of an answer that is in doubt, is narrowed further
         if self.goal and low and high and 2 * self.goal < math.log(high / low):
             goal = max(goal, 2 * self.goal / math.log(high / low))

@@ -19,7 +19,6 @@ Batch sizes are added one at a time, where the logarithm of the width falls most
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -130,8 +129,8 @@ class Design:
 
     def cost(self, cells: Sequence[Cell]) -> float:
         """Return what these runs take, in examples; the learning rate of a new batch size has to be searched, too."""
-        new = {size for size, _ in cells}.difference(self.draws.batch_sizes.tolist())
-        runs = [*(size for size, _ in cells), *itertools.chain.from_iterable([size] * (SEARCH - 1) for size in new)]
+        sizes = [size for size, _ in cells]
+        runs = [*sizes, *(SEARCH - 1) * sorted({*sizes}.difference(self.draws.batch_sizes.tolist()))]
         return sum(self.examples(size) * (1 + STEP / size) for size in runs)
 
     def most_for_its_cost(

@@ -81,7 +81,7 @@ def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> Non
 
 
 def test_busy_workers_get_as_many_runs_as_they_can_take(measured: Answer) -> None:
-    few, many = suggest(measured, 0.01), suggest(measured, 0.01, most=4 * MOST)
+    few, many = suggest(measured, 0.01), suggest(measured, 0.01, most=4 * MOST, least=4 * MOST)
     assert few is not None
     assert many is not None
     assert len(few.missing) <= MOST
