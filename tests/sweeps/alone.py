@@ -27,6 +27,7 @@ from sweeps.running.trials import checkpoint_of
 
 def one_after_the_other(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
+    run.search.workers = resources.workers or 1
     while (config := run.search.next()) is not None:
         parent, folder = config.parent, run.store.kept_folder(config.fingerprint)
         path = None if parent is None else checkpoint_of(parent, run.store, Path.cwd())

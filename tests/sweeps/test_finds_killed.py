@@ -25,7 +25,7 @@ SLOW = json.dumps(dict.fromkeys(("16", "32", "64", "128"), "slow"))
 SETTINGS = ["max_steps=1000", "max_examples=8000", "workload.after=30", f"workload.acts={SLOW}"]
 FINDS = [
     "sweep", "--workload", "tests.sweeps.faulty:workload", "--optim", "sgd", "--target", "0.2",
-    "--precision", "0.35", *(part for each in SETTINGS for part in ("--set", each)),
+    "--precision", "0.35", "--workers", "2", *(part for each in SETTINGS for part in ("--set", each)),
 ]  # fmt: skip
 KILLS = 10
 
@@ -69,6 +69,7 @@ def test_killed_ten_times_it_finds_the_same_sizes_with_the_same_bytes(undisturbe
 @pytest.mark.slow
 def test_a_cluster_of_several_nodes_finds_the_same_sizes(undisturbed: Path, tmp_path: Path, short: str) -> None:
     quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short}
+    quiet["RAY_AUTH_MODE"] = "disabled"
     cluster = subprocess.Popen(
         [sys.executable, "-c", NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env=quiet,
@@ -78,7 +79,16 @@ def test_a_cluster_of_several_nodes_finds_the_same_sizes(undisturbed: Path, tmp_
     try:
         address = cluster.stdout.readline().strip()
         assert ":" in address
-        command = [sys.executable, str(ROOT / "cli.py"), *FINDS, "--address", address, "-o", str(tmp_path / "nodes")]
+        command = [
+            sys.executable,
+            str(ROOT / "cli.py"),
+            *FINDS,
+            "--address",
+            address,
+            "--insecure",
+            "-o",
+            str(tmp_path / "nodes"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert rounds(tmp_path / "nodes") == rounds(undisturbed)
