@@ -7,6 +7,7 @@ what to do. A trial that diverges or runs out of memory is not misuse: it is dat
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,11 +86,15 @@ class MissingDependencyError(CbsError):
 def needed(package: str, what: str) -> Iterator[None]:
     """Say how to install a package that the block imports and that is missing.
 
+    Args:
+        package: what ``pip install`` takes, by its name on PyPI, which holds for a wheel and for a clone alike.
+        what: what needs it, in the plural.
+
     Raises:
         MissingDependencyError: with the command.
     """
     try:
         yield
     except ImportError as error:
-        command = f'pip install "critical-batch-size[{package}]"'
-        raise MissingDependencyError(f"{what} need {package}: {command}") from error
+        name = package.partition("[")[0]
+        raise MissingDependencyError(f"{what} need {name}: pip install {shlex.quote(package)}") from error

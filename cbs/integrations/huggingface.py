@@ -17,7 +17,7 @@ from cbs.integrations.common import Notes, build, from_text, report_metrics, to_
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
 
-with needed("huggingface", "callbacks of the Trainer"):
+with needed("transformers[torch]", "callbacks of the Trainer"):
     from accelerate.logging import get_logger
     from accelerate.state import GradientState
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

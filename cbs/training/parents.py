@@ -209,7 +209,7 @@ def _saved(path: Path) -> dict[str, Any]:
 
 def _tensors_of(path: Path) -> dict[str, Any]:
     """Return the tensors of a safetensors file by name."""
-    with needed("huggingface", "safetensors files"):
+    with needed("safetensors", "safetensors files"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     try:

@@ -289,7 +289,7 @@ def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> No
 def test_the_install_command_is_named_where_transformers_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "cbs.integrations.huggingface")
-    with pytest.raises(MissingDependencyError, match=re.escape('pip install "critical-batch-size[huggingface]"')):
+    with pytest.raises(MissingDependencyError, match=re.escape("pip install 'transformers[torch]'")):
         importlib.import_module("cbs.integrations.huggingface")
 
 
