@@ -24,6 +24,7 @@ import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.commands import INTERVALS_ANYWHERE
+from sweeps.outlook.cost import Cost
 from tests.cases import of_extensions
 from tests.factories import LRS, Truth, sweep
 from tests.kinds import kinds_of
@@ -197,7 +198,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("train.py", "finetune.py"):
         (tmp_path / name).touch()
     monkeypatch.setattr("sweeps.external.asked.shutil.which", lambda program: program)
-    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
     monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())
     for name in (*MODELS, "my_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -74,6 +74,7 @@ def command(
         from sweeps.outlook.price import checked_gpu_hour
         from sweeps.recipes import RECIPES
         from sweeps.running.resources import Resources
+        from sweeps.spec.combinations import asked_for, refuse
         from sweeps.spec.lr_rule import is_rule
         from sweeps.spec.overrides import split
 
@@ -98,6 +99,7 @@ def command(
         policy = EachSetting(lambda: POLICIES.make(wanted.name, **wanted.options), outer)
     limits = limits_of(ending["max_time"], ending["max_examples"])
     sweep = asked_sweep(recipe, asked, program, finds)
+    refuse(asked_for(sweep) | ({"--set gpu_hour"} if gpu_hour else set()))
     train(
         sweep,
         recipe,

@@ -152,12 +152,12 @@ def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTra
     Raises:
         ConfigError: if options are missing; the message names all of them.
     """
-    from analysis.options import pairs
-    from analysis.read.importers.settings import ask_for, missing
-
     target = given.pop("target")
     if not given["command"]:
         return None
+    from analysis.options import pairs
+    from analysis.read.importers.settings import ask_for, missing  # importing pandas takes half a second
+
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     if absent:

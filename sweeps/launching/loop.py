@@ -88,7 +88,7 @@ class PlannedSweep:
     Attributes:
         sweep: the sweep, with its target resolved and every part checked.
         folder: its folder.
-        cost: measured cost of its steps; ``None`` if they were not timed.
+        cost: measured cost of its steps; ``None`` if trials run elsewhere.
     """
 
     sweep: Sweep
@@ -138,9 +138,9 @@ def prepare(
         if not timed(sweep, policy, resources):
             return PlannedSweep(resolved, folder, None)
         cost = timed_apart(resolved, resources.trial_timeout, timer, give_up())
-    if cost is None:
+    if not cost.steps:
         note("note: no step could be timed for lack of memory or time; the duration of the sweep is unknown")
-    for doubt in cost.doubts if cost is not None else ():
+    for doubt in cost.doubts:
         note(f"note: {doubt}")
     return PlannedSweep(resolved, folder, cost)
 

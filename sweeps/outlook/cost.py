@@ -54,16 +54,20 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Result of timing the steps of a sweep.
+    """What is known of the trials of a sweep that run on this machine.
 
     Attributes:
-        steps: cost per optimizer, by the text of its choice.
+        steps: cost per optimizer, by the text of its choice; empty if no step could be timed.
+        on_gpu: whether they run on a GPU or another accelerator.
+        parameters: number of parameters of the model; ``None`` if none was built.
         told: what was extrapolated instead of measured, in words.
         doubts: assumptions that the user's own workload or optimizer violates, in words; see
             :mod:`sweeps.outlook.own_code`.
     """
 
-    steps: Mapping[str, StepCost]
+    steps: Mapping[str, StepCost] = field(default_factory=dict)
+    on_gpu: bool = False
+    parameters: int | None = None
     told: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -78,12 +82,17 @@ def evaluations(plan: EvaluationPlan, steps: int) -> int:
     return count
 
 
-def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | None:
+def on_gpu(sweep: Sweep) -> bool:
+    """Return whether trials that run on this machine use a GPU or another accelerator."""
+    return sweep.trial.device != "cpu" and device.count() > 0
+
+
+def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost:
     """Time a few steps of every optimizer and a validation pass, with one thread, in this process.
 
     Batch sizes are timed from 1 (or the smallest of the sweep) upwards as long as there is time; larger ones are
     extrapolated. A validation pass that takes too long is stopped, and extrapolated from the number of validation
-    examples. Returns ``None`` if even the smallest batch does not fit into memory.
+    examples. No step is timed if even the smallest batch does not fit into memory.
 
     Raises:
         ConfigError: if the target is reached before the first step, or the workload or optimizer fails in its first
@@ -93,7 +102,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     torch.set_num_threads(1)
     workload = built(sweep.trial.workload)
     step_costs: dict[str, StepCost] = {}
-    clock = time.perf_counter if sweep.trial.device != "cpu" and device.count() else time.process_time
+    clock = time.perf_counter if on_gpu(sweep) else time.process_time
     deadline = time.monotonic() + most_seconds
     timing = _Timing(sweep, workload, clock, deadline)
     try:
@@ -111,12 +120,13 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
         raise
     except Exception as error:
         if out_of_memory(error):
-            return None
+            return Cost(on_gpu=on_gpu(sweep))
         what = f"{type(error).__name__}: {reason(error)}"
         raise ConfigError(f"{_raiser(error, workload, sweep)} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
-    return Cost(step_costs, tuple(dict.fromkeys(timing.told)), tuple(doubted))
+    told = tuple(dict.fromkeys(timing.told))
+    return Cost(step_costs, on_gpu(sweep), timing.parameters, told, tuple(doubted))
 
 
 def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
@@ -146,6 +156,7 @@ class _Timing:
     """Time on the clock of :func:`time.monotonic`, like ``built``."""
     told: list[str] = field(default_factory=list)
     evaluation: float | None = None
+    parameters: int | None = None
     built: float = 0.0
     """Seconds it took to build a model and its optimizer."""
 
@@ -196,6 +207,7 @@ class _Timing:
         started = time.monotonic()
         loop = TrainingLoop(config, self.workload, pick(config.device, config.precision))
         self.built = time.monotonic() - started
+        self.parameters = sum(each.numel() for each in loop.model.parameters() if each.requires_grad)
         with seeding.seeded(0, "training"):
             if self.evaluation is None:
                 self.evaluation = self._validation(loop, config)

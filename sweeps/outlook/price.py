@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from analysis.phrases import number
-from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.workloads import WORKLOADS
 from sweeps.outlook.compute import accelerator_hours, count_parameters, training_flops
@@ -152,7 +151,7 @@ def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
 
     Args:
         search: search of the sweep with its finished trials.
-        cost: cost of steps measured on this machine; ``None`` if none was timed.
+        cost: cost of steps measured on this machine; ``None`` if trials run elsewhere.
     """
     sweep = search.sweep
     asymptotes = {} if sweep.budgets else {text: _hyperbola(search, text) or sweep.expected for text in sweep.choices}
@@ -162,10 +161,9 @@ def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
         if known is not None:
             steps[text], examples[text] = 2 * known[0] or None, 2 * known[1]
     seen = _total(examples.values())
-    model = model_of(search)
+    model = model_of(search, cost)
     flops = None if model is None or seen is None else training_flops(model[0], seen * model[1])
     seconds = {text: _seconds(search, cost, text, examples[text], steps[text]) for text in sweep.choices}
-    on_gpu = cost is not None and sweep.trial.device != "cpu" and device.count() > 0
     all_seconds = _total(seconds.values())
     hours = None if flops is None else accelerator_hours(flops)
     return CriticalRun(
@@ -174,7 +172,7 @@ def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
         parameters=None if model is None else model[0],
         flops=flops,
         seconds=all_seconds,
-        gpu_hours=all_seconds / 3600.0 if on_gpu and all_seconds is not None else hours,
+        gpu_hours=all_seconds / 3600.0 if cost is not None and cost.on_gpu and all_seconds is not None else hours,
     )
 
 
@@ -192,7 +190,12 @@ def _hyperbola(search: Search, optimizer: str) -> tuple[float, float] | None:
     return (float(min_steps), float(min_examples)) if min_examples > 0 else None
 
 
-def model_of(search: Search) -> tuple[int, float] | None:
+def on_processor(search: Search, cost: Cost | None) -> bool:
+    """Return whether no trial runs on a GPU, whose hours would then be no hours of this sweep."""
+    return search.sweep.trial.device == "cpu" or (cost is not None and not cost.on_gpu)
+
+
+def model_of(search: Search, cost: Cost | None) -> tuple[int, float] | None:
     """Return the numbers of parameters and of tokens per example, from a finished trial or the workload; ``None`` if
     examples have no tokens, or the workload is not one of this package, whose code is not run for it."""
     for result in search.trials():
@@ -201,7 +204,9 @@ def model_of(search: Search) -> tuple[int, float] | None:
     workload = built(search.sweep.trial.workload) if search.sweep.trial.workload.name in WORKLOADS else None
     if workload is None or workload.tokens_per_example is None:
         return None
-    return count_parameters(workload.build_model), workload.tokens_per_example
+    # building a model on the meta device imports a third of torch, which takes a second
+    parameters = (cost and cost.parameters) or count_parameters(workload.build_model)
+    return parameters, workload.tokens_per_example
 
 
 def _seconds(
@@ -244,14 +249,16 @@ def price_report(search: Search, cost: Cost | None, workers: int, gpu_hour: floa
 
     Args:
         search: search of the sweep with its finished trials.
-        cost: cost of steps measured on this machine; ``None`` if none was timed.
+        cost: cost of steps measured on this machine; ``None`` if trials run elsewhere.
         workers: number of trials at a time.
         gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
     """
     run = critical_run(search, cost)
-    within = {str(goal): price(runs, run, gpu_hour) for goal, runs in RUNS.items()}
-    typical = within[str(max(RUNS))].gpu_hours
+    typical = price(RUNS[max(RUNS)], run).gpu_hours
     far = (typical is not None and typical[1] > OUT_OF_REACH) or (run.parameters or 0) > LARGE
+    if gpu_hour is None and on_processor(search, cost):
+        run = replace(run, gpu_hours=None)
+    within = {str(goal): price(runs, run, gpu_hour) for goal, runs in RUNS.items()}
     instead = {"cbs branch": branch_price(run, gpu_hour), "cbs noise-scale": noise_scale_price(run, gpu_hour)}
     return {
         "run": asdict(run),

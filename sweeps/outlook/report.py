@@ -18,7 +18,7 @@ from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, trainin
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.price import model_of, price_lines, price_report
+from sweeps.outlook.price import model_of, on_processor, price_lines, price_report
 from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -38,7 +38,7 @@ def dry_run_report(
     Args:
         sweep: the sweep, with its target resolved.
         folder: its folder.
-        cost: measured cost of its steps; ``None`` if they were not timed.
+        cost: measured cost of its steps; ``None`` if trials run elsewhere.
         workers: number of trials at a time; 0 if only the cluster knows it.
         gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
     """
@@ -46,9 +46,11 @@ def dry_run_report(
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
     expected, played = outlook(sweep, finished, cost, workers)
-    first = {config.trial_id for config in search.waiting()}
+    first = [config.trial_id for config in iter(search.next, None)]  # in the order in which they start
     left = [result.config for result in played.results]
     price = price_report(search, cost, workers, gpu_hour)
+    timed = cost is not None and bool(cost.steps)
+    why = {row["trial"]: row for row in reasons(search)}
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
     return {
         "output": str(folder),
@@ -62,13 +64,13 @@ def dry_run_report(
         },
         "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
         "trials": len(left),
-        "first": [row for row in reasons(search) if row["trial"] in first],
+        "first": [why[trial] for trial in first],
         "expected": [row for row in reasons(expected) if row["trial"] not in first and row["status"] is None],
         "may_grow": not sweep.exhaustive,
         "examples": None if endless else round(played.examples),
         "workers": max(workers, 1),
-        "seconds": None if cost is None else played.seconds + (START if left else 0.0),
-        "compute": None if cost is not None or endless else _compute(search, played.examples),
+        "seconds": played.seconds + (START if left else 0.0) if timed else None,
+        "compute": None if timed or endless or on_processor(search, cost) else _compute(search, cost, played.examples),
         "extrapolated": [] if cost is None else list(cost.told),
         "typical": sweep.expected is not None or bool(finished),
         "price": price,
@@ -113,7 +115,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
             )
         )
     elif report["seconds"] is None:
-        lines.append("time          unknown: steps are timed on this machine and for models built here only")
+        lines.append("time          unknown: no step was timed")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
     lines += price_lines(report["price"])
@@ -121,9 +123,9 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _compute(search: Search, examples: float) -> dict[str, float] | None:
+def _compute(search: Search, cost: Cost | None, examples: float) -> dict[str, float] | None:
     """Return the expected compute of a sweep whose steps could not be timed; ``None`` if its model is unknown."""
-    model = model_of(search)
+    model = model_of(search, cost)
     if model is None:
         return None
     parameters, tokens = model[0], examples * model[1]

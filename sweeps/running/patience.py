@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cbs.errors import ConfigError
-from sweeps.outlook.cost import Cost, measure_cost
+from sweeps.outlook.cost import Cost, measure_cost, on_gpu
 from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.spec.spec import Sweep
 
@@ -27,9 +27,9 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
 
     Args:
         sweep: the sweep.
-        cost: measured cost of its steps; ``None`` if they were not timed.
+        cost: measured cost of its steps; ``None`` if trials run elsewhere.
     """
-    if cost is None:
+    if cost is None or not cost.steps:
         return UNTIMED_SECONDS
     largest = max(sweep.axes.batch_sizes)
     longest = max(max(step.fixed + step.per_example * largest, step.evaluation) for step in cost.steps.values())
@@ -38,14 +38,14 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
 
 def timed_apart(
     sweep: Sweep, silence: float | None = None, child: Child | None = None, give_up: float = math.inf
-) -> Cost | None:
-    """Run :func:`sweeps.outlook.cost.measure_cost` in a child process; return ``None`` also if it takes too long.
+) -> Cost:
+    """Run :func:`sweeps.outlook.cost.measure_cost` in a child process; no step is timed either if it takes too long.
 
     Args:
         sweep: the sweep that will be run.
         silence: seconds after which the first steps are assumed to hang; ``None`` for the shortest timeout of a trial.
         child: the child process to use and close; ``None`` for a new one.
-        give_up: seconds after which ``None`` is returned.
+        give_up: seconds after which it is given up.
 
     Raises:
         ConfigError: if measuring raises it, or if the process dies or hangs, as the process of every trial would.
@@ -56,13 +56,13 @@ def timed_apart(
             return child.call("sweeps.running.patience:measured", sweep, str(Path.cwd()), silence=min(seconds, give_up))
         except (Died, Failed) as error:
             if isinstance(error, Died) and error.hung and give_up < seconds:
-                return None
+                return Cost(on_gpu=on_gpu(sweep))
             raise ConfigError(
                 f"the first steps on workload {sweep.trial.workload.name!r}, which are timed, fail: {error}"
             ) from None
 
 
-def measured(channel: Channel, sweep: Sweep, path: str) -> Cost | None:
+def measured(channel: Channel, sweep: Sweep, path: str) -> Cost:
     """Measure in the child process; see :func:`timed_apart`."""
     channel.say("imported")
     sys.path.insert(0, path)

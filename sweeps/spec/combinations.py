@@ -34,6 +34,7 @@ EXCLUDED = (
     Rule("--schedule", "--from-checkpoint", "a batch schedule begins with the run"),
     Rule("--set policy", "--precision", "the policy says how the sweep goes on"),
     Rule("--set policy", "--max-runs", "the policy says how the sweep goes on"),
+    Rule("--set gpu_hour", "--set device=cpu", "trials on the processor take no hours of a GPU"),
     Rule("--command", "--schedule", "the program gets a constant batch size"),
     Rule("--command", "--workload", "the program has its own model and data"),
 )
@@ -71,6 +72,7 @@ def asked_for(sweep: Sweep) -> set[str]:
         "--set search=grid": search.method == "grid",
         "--set within": search.within is not None,
         "--from-checkpoint": sweep.start.parent is not None and sweep.start.trunk is None,
+        "--set device=cpu": sweep.trial.device == "cpu",
         "--command": sweep.trial.workload.name == COMMAND,
     }
     return {name for name, given in asked.items() if given}

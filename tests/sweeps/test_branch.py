@@ -25,6 +25,7 @@ from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
 from sweeps.launching.merge import merge
 from sweeps.launching.policies.branch import Branch
+from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
 from sweeps.search.limits import Limits
@@ -70,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         one_after_the_other(run, resources, ahead)
 
     monkeypatch.setattr(dispatch, "run_search", watched)
-    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
     return ids
 
 

@@ -20,6 +20,7 @@ from sweeps.external.run import run_command
 from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.launching.loop import run_sweep
 from sweeps.launching.policies.branch import Branch
+from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
 from sweeps.running.run import SweepRun
@@ -134,7 +135,7 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
         assert trial.evaluations[0].value == pytest.approx(loss[trial.config.parent.examples // 8], abs=1e-5)
         assert trial.evaluations[-1].value < trial.evaluations[0].value
     # by load
-    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
     ours = RECIPES.make("quick").on("trainer_checkpoints:counting")
     ours = ours.replace(
         name="branch", optimizers=(Choice(name="adamw"),), batch_sizes=(8,), lrs=(0.003,), seeds=(0,), budgets=(128,),

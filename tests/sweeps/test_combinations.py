@@ -30,6 +30,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "--set search=grid": {"method": "grid"},
     "--set within": {"within": 0.1},
     "--from-checkpoint": {"parent": Parent(source="x", examples=1, digest="0" * 16)},
+    "--set device=cpu": {"device": "cpu"},
     "--command": {"workload": Choice(name=COMMAND)},
 }
 OF_RUNS: dict[str, dict[str, Any]] = {

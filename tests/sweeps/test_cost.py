@@ -13,7 +13,7 @@ from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice, EvaluationPlan
 from sweeps.outlook import cost
-from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
+from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, on_gpu, prior_steps
 from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import outlook
 from sweeps.running.resources import Resources
@@ -105,7 +105,7 @@ def test_measured_cost_is_positive_and_costs_little():
     for step in cost.steps.values():
         assert step.per_example > 0.0
         assert step.evaluation > 0.0
-    assert cost.told == ()
+    assert (cost.told, cost.parameters, cost.on_gpu) == ((), 1000, on_gpu(sweep))
 
 
 def test_a_model_too_slow_for_its_time_is_extrapolated_and_says_so(monkeypatch):

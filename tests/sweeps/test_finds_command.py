@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from cbs.errors import CbsError
+from sweeps.launching import launch, loop
+from sweeps.outlook.cost import Cost
+from sweeps.running import prestart
+from sweeps.search.search import Search
+from sweeps.spec.spec import Sweep
 
 Run = Callable[..., tuple[int, str, str]]
 SWEEP = ("sweep", "--workload", "noisy_quadratic", "--optim", "sgd")
@@ -59,6 +67,7 @@ def test_a_dry_run_is_told_in_lines(tmp_path: Path, run: Run, children_here: Non
             "--precision does not go with --lrs",
         ),
         (("--target", "0.4", "--max-runs", "0"), "--max-runs must be above 0"),
+        (("--set", "device=cpu", "--set", "gpu_hour=2"), "--set gpu_hour does not go with --set device=cpu"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(
@@ -66,3 +75,47 @@ def test_what_does_not_go_together_is_one_line(
 ) -> None:
     code, _, err = run(*SWEEP, *words, "--dry-run")
     assert (code, said in " ".join(err.split())) == (2, True)
+
+
+class _Begun(CbsError):
+    """Ends a sweep at its first trial, whose id is the message."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--target", "0.4"),
+        ("--target", "0.4", "--recipe", "quick"),
+        ("--target", "0.4", "--optim", "adamw", "--batch-sizes", "4..64", "--seeds", "2"),
+        ("--target", "0.4", "--optim", "adamw", "--batch-sizes", "4,16", "--lrs", "0.1,0.2,0.4"),
+        ("--target", "0.4", "--batch-sizes", "4,16", "--lrs", "sqrt:0.1@4", "--seeds", "7,3"),
+        ("--target", "0.4", "--batch-sizes", "4,16", "--set", "search=grid"),
+        ("--target", "0.4", "--axis", "momentum=0.5,0.9"),
+        ("--target", "0.4", "--axis", "clip_norm=1,none"),
+        ("--target", "0.4", "--set", "policy=once"),
+        ("--target", "0.4", "--batch-sizes", "4,16", "--set", "target.training_loss=0.5"),
+        ("--budget", "20000"),
+        ("--budget", "5000,20000"),
+        ("--budget", "5000,20000", "--set", "schedule.name=cosine"),
+        ("--budget", "5000,20000", "--set", "schedule.name=cosine", "--batch-sizes", "4,16,64"),
+        ("--budget", "5000", "--batch-sizes", "4,16", "--schedule", "late_switch(to=32)"),
+    ],
+)
+def test_the_first_trial_that_a_dry_run_names_is_the_first_that_runs(
+    words: tuple[str, ...], tmp_path: Path, run: Run, children_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "timed_apart", lambda *_: Cost())
+
+    def begin(sweep: Sweep, folder: Path, **_: object) -> None:
+        config = Search(sweep).next()
+        assert config is not None
+        raise _Begun(config.trial_id)
+
+    monkeypatch.setattr(launch, "sweep", begin)
+    monkeypatch.setattr(prestart, "PrestartedRay", lambda *_: contextlib.nullcontext())
+    code, out, err = run(*SWEEP, *words, "--dry-run", "--json", "-o", tmp_path / "there")
+    assert code == 0, err
+    report = json.loads(out)
+    first, *_ = report.get("sweeps", [report])[0]["first"]
+    _, _, err = run(*SWEEP, *words, "-o", tmp_path / "there")
+    assert err.splitlines()[-1] == f"cbs: {first['trial']}"

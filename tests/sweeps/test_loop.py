@@ -14,6 +14,7 @@ from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once, outcome
 from sweeps.launching.policies.telescope import Telescope
+from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override, split
@@ -124,7 +125,7 @@ def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
         return ran([])(part, place)
 
     monkeypatch.setattr(launch, "sweep", run)
-    monkeypatch.setattr(loop, "timed_apart", lambda *_: None)
+    monkeypatch.setattr(loop, "timed_apart", lambda *_: Cost())
     said, limits = [], Limits(examples=1e12)
     asked = small_sweep(seeds=(0,), batch_sizes=(4,))
     report = run_sweep(asked, tmp_path, target=0.5, limits=limits, trackers=["tensorboard"], note=said.append)

@@ -25,6 +25,7 @@ def faulty(act: str):
     ("cost", "changes", "seconds"),
     [
         (None, {}, UNTIMED_SECONDS),
+        (Cost(), {}, UNTIMED_SECONDS),
         (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {}, LEAST_SECONDS),
         (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {"compile": True}, UNTIMED_SECONDS),
         (Cost({"sgd": StepCost(1.0, 0.1, 0.01)}), {}, 100 * (1.0 + 0.1 * 256)),
@@ -65,16 +66,16 @@ def test_how_a_child_ended_is_one_line_and_a_hang_none_to_a_dry_run():
     with pytest.raises(ConfigError, match=r"first steps.*'noisy_quadratic'.*killed by SIGSEGV: last words") as refusal:
         timed_apart(sweep, child=Ending(Died(-11, None, ["last words"])))
     assert "\n" not in str(refusal.value)
-    assert timed_apart(sweep, child=Ending(Died(None, 0.5, [])), give_up=0.5) is None
+    assert timed_apart(sweep, child=Ending(Died(None, 0.5, [])), give_up=0.5) == Cost()
     with pytest.raises(ConfigError, match=r"did not respond for 20 s"):
         timed_apart(sweep, child=Ending(Died(None, 20.0, [])), silence=20.0, give_up=60.0)
 
 
 @pytest.mark.slow
 def test_a_dry_run_does_not_wait_for_steps_that_hang():
-    assert timed_apart(faulty("hang"), give_up=0.5) is None
+    assert timed_apart(faulty("hang"), give_up=0.5) == Cost()
 
 
 @pytest.mark.slow
 def test_a_first_step_that_does_not_fit_in_memory_is_left_to_the_sweep():
-    assert timed_apart(faulty("allocate")) is None
+    assert timed_apart(faulty("allocate")) == Cost()

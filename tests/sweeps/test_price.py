@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,7 +19,7 @@ from sweeps.commands.branch import branch_flags
 from sweeps.commands.noise_scale import command as noise_scale
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook import price as module
-from sweeps.outlook.cost import Cost, StepCost
+from sweeps.outlook.cost import Cost, StepCost, on_gpu
 from sweeps.outlook.durations import duration
 from sweeps.outlook.price import (
     NOISE_STEPS,
@@ -27,6 +28,7 @@ from sweeps.outlook.price import (
     branch_price,
     checked_gpu_hour,
     critical_run,
+    model_of,
     noise_scale_price,
     price,
     price_lines,
@@ -112,14 +114,27 @@ def test_seconds_are_those_of_finished_trials_where_no_step_is_timed() -> None:
     assert critical_run(Search(sweep, ran), None).seconds is None
 
 
-@pytest.mark.parametrize(("devices", "wanted", "timed"), [(1, "auto", True), (1, "cpu", False), (0, "auto", False)])
-def test_steps_timed_on_a_gpu_are_hours_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, devices: int, wanted: str, timed: bool
+@pytest.mark.parametrize(("devices", "wanted", "there"), [(1, "auto", True), (1, "cpu", False), (0, "auto", False)])
+def test_hours_of_a_gpu_are_said_of_trials_that_run_on_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, devices: int, wanted: str, there: bool
 ) -> None:
     monkeypatch.setattr(device, "count", lambda: devices)
     search = expecting((100.0, 5000.0), workload=GPT2, device=wanted)
-    run = critical_run(search, Cost(dict.fromkeys(search.sweep.choices, StepCost(36.0, 0.0, 0.0))))
-    assert (run.gpu_hours == pytest.approx(2 * 200 * 36.0 / 3600)) == timed
+    untimed = Cost(on_gpu=on_gpu(search.sweep))
+    steps = dict.fromkeys(search.sweep.choices, StepCost(36.0, 0.0, 0.0))
+    for cost in (untimed, replace(untimed, steps=steps)):
+        told = "".join(dry_run_lines(dry_run_report(search.sweep, tmp_path, cost, 1)))
+        assert ("hours of an accelerator" in told) == (there and not cost.steps)
+        assert ("GPU-hours" in told) == (there and not cost.steps)
+        assert "GPU-hours" in "".join(price_lines(price_report(search, cost, 1, 2.5)))  # which was asked for
+    run = critical_run(search, replace(untimed, steps=steps))
+    assert (run.gpu_hours == pytest.approx(2 * 200 * 36.0 / 3600)) == there
+    elsewhere = "".join(dry_run_lines(dry_run_report(search.sweep, tmp_path, None, 1)))
+    assert ("hours of an accelerator" in elsewhere) == ("GPU-hours" in elsewhere) == (wanted != "cpu")
+
+
+def test_the_parameters_are_those_of_the_model_that_was_timed() -> None:
+    assert model_of(expecting(None, workload=GPT2), Cost(parameters=7)) == (7, 1024)
 
 
 def test_the_model_of_a_users_workload_is_known_from_its_trials_only() -> None:

@@ -18,6 +18,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.lr_law import expected
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
+from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
@@ -246,7 +247,7 @@ def test_the_command_tells_where_it_starts(
     elsewhere: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *parts: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *parts: Cost())
     words = ["sweep", "--workload", "noisy_quadratic", "--optim", "adamw", "--batch-sizes", "4", "-o", "new"]
     code, out, err = run(*words, "--from", elsewhere, "--dry-run", "--json")
     assert code == 0, err

@@ -109,12 +109,27 @@ class Policy(ABC):
         Args:
             sweep: the requested sweep, with its target resolved.
             folder: its folder.
-            cost: measured cost of its steps; ``None`` if they were not timed.
+            cost: measured cost of its steps; ``None`` if trials run elsewhere.
             workers: number of trials at a time; 0 if only the cluster knows it.
             gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
         """
-        report = dry_run_report(sweep, folder, cost, workers, gpu_hour)
-        return SweepReport(report, dry_run_lines(report))
+        parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
+        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in parts]
+        lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
+        if len(sweep.parts) == 1:
+            return SweepReport(reports[0], lines)
+        total = reports[0] | {"axes": sweep.axes.to_json(), "budgets": list(sweep.budgets)}
+        for name in ("trials", "trials_done", "examples", "seconds"):
+            values = [report[name] for report in reports]
+            total[name] = None if None in values else sum(values)
+        for name in ("first", "expected"):
+            total[name] = [row for report in reports for row in report[name]]
+        if sweep.shares_trials:
+            others = "the other targets" if sweep.trial.further_targets else "the smaller budgets"
+            lines.append(f"{others} are read from the same trials, and may need further learning rates")
+        else:
+            lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
+        return SweepReport(total, lines)
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         """Yield lines about costs that :meth:`preview` does not include; called after it.

@@ -10,8 +10,7 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
-from sweeps.outlook.cost import Cost
-from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
+from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
@@ -36,27 +35,6 @@ class Once(Policy):
                 break  # until then, trials requested for one budget may show a better learning rate for another
         first, *further = searches.values()
         return outcome(first, folder, further, limits)
-
-    def preview(
-        self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
-    ) -> SweepReport:
-        if len(sweep.parts) == 1:
-            return super().preview(sweep, folder, cost, workers, gpu_hour)
-        parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
-        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in parts]
-        lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
-        total = reports[0] | {"axes": sweep.axes.to_json(), "budgets": list(sweep.budgets)}
-        for name in ("trials", "trials_done", "examples", "seconds"):
-            values = [report[name] for report in reports]
-            total[name] = None if None in values else sum(values)
-        for name in ("first", "expected"):
-            total[name] = [row for report in reports for row in report[name]]
-        if sweep.shares_trials:
-            others = "the other targets" if sweep.trial.further_targets else "the smaller budgets"
-            lines.append(f"{others} are read from the same trials, and may need further learning rates")
-        else:
-            lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
-        return SweepReport(total, lines)
 
 
 def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Limits, **more: Any) -> SweepReport:
