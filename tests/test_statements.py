@@ -89,7 +89,11 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ),
     ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
     ("fits.md", "{} curves are drawn from the posterior", lambda: (ANALYSIS.resamples,)),
-    ("fits.md", "Shares rho up to {} and lengths l from {} e-folds", lambda: (max(seeds.SHARES), min(seeds.LENGTHS))),
+    (
+        "fits.md",
+        "Shares rho up to {} and lengths l from {} to {:.0f} e-folds",
+        lambda: (max(seeds.SHARES), min(seeds.LENGTHS), max(seeds.LENGTHS)),
+    ),
     (
         "fits.md",
         "median is {:.0f} % of the steps, a factor of e either way",
@@ -126,9 +130,8 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ),
     (
         "fits.md",
-        "**Another knee**, with probability {}: `(1/g) ln(1 + (B_0/B)^(a g))` with g = {} (blunt) or g = {:.0f} "
-        "(sharp)",
-        lambda: (sum(prior.OTHERS.values()), *prior.OTHERS),
+        "**Another knee**, with probability {:.2g}: `(1/g) ln(1 + (B_0/B)^(a g))` with g = {} (blunt)",
+        lambda: (sum(prior.OTHERS.values()), next(iter(prior.OTHERS))),
     ),
     ("fits.md", "a jump or a kink has a probability above {}, it is the verdict", lambda: (diagnosis.SUDDEN,)),
     ("fits.md", "until it is expected to be {:.0f} % narrower", lambda: (100 * (1 - GOAL),)),

@@ -36,7 +36,10 @@ WEIGHTS = (0.38, 0.33, 0.18, 0.08, 0.03)
 """Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
 
-OTHERS, BLURRED = {0.7: 0.09, 2.0: 0.18}, (0.03, 0.12)
+SATURATION = math.inf
+"""Stands in place of a sharpness for :math:`1 / (1 - e^{-e^{a (x - x_0)}})`: blunt before the knee, sharp behind."""
+
+OTHERS, BLURRED = {0.7: 0.09, SATURATION: 0.2}, (0.03, 0.12)
 """Sharpness g of other knees than the law's, :math:`(1 + e^{-a g (x - x_0)})^{1/g}`, and their probabilities; sizes of
 departures beside them, both alike."""
 
@@ -176,7 +179,7 @@ class StepsPrior:
         spread = self.spread * np.array([2.5, 1.0])
 
         def residuals(p: Array) -> Array:
-            curve = p[0] + np.logaddexp(0, -sharpness * math.exp(p[2]) * (x - p[1])) / sharpness
+            curve = p[0] + _rise(math.exp(p[2]) * (x - p[1]), sharpness)
             return np.r_[root @ (values - curve), p[2] / spread[1], (p[1] - x.mean()) / spread[0]]
 
         def jacobian(p: Array) -> Array:
@@ -206,6 +209,16 @@ def matern(places: Array, length: float) -> Array:
     return 2.0 * (1 + apart) * np.exp(-apart)
 
 
+def _rise(scaled: Array, sharpness: float) -> Array:
+    """Return a law at a (x - x_0): ln steps over the fewest."""
+    if sharpness == SATURATION:
+        return np.asarray(-np.log(-np.expm1(-np.exp(np.clip(scaled, -50, 5)))))
+    return np.asarray(np.logaddexp(0, -sharpness * scaled) / sharpness)
+
+
 def _slope(at: Array, place: float, log_exponent: float, sharpness: float) -> Array:
     exponent = math.exp(log_exponent)
-    return -exponent / (1 + np.exp(np.clip(sharpness * exponent * (at - place), -50, 50)))
+    if sharpness == SATURATION:
+        saved = np.exp(np.clip(exponent * (at - place), -30, 5))
+        return np.asarray(-exponent * saved / np.expm1(saved))
+    return np.asarray(-exponent / (1 + np.exp(np.clip(sharpness * exponent * (at - place), -50, 50))))

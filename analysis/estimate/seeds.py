@@ -4,13 +4,13 @@ A seed does the same at neighbouring batch sizes, or at all of them, or nothing 
 and sees the same examples, and how long that lasts differs between optimizers. With :math:`u_s(B)` the deviation of
 seed s from the mean over seeds at a batch size,
 
-.. math:: \operatorname{cov}(u_s(B), u_s(B')) = \sigma^2 \left[\rho\, e^{-|\ln B - \ln B'| / \ell} + (1 - \rho)
-    \delta_{BB'}\right]
+.. math:: \operatorname{cov}(u_s(B), u_s(B')) = \sigma^2 \left[\rho\, (1 + r) e^{-r} + (1 - \rho) \delta_{BB'}\right],
+    \qquad r = \sqrt 3\, |\ln B - \ln B'| / \ell
 
-A share :math:`\rho` of the variance is a smooth function of :math:`\ln B` of length :math:`\ell` (infinite: a level
-common to all batch sizes); the rest is each run's own. What is common moves the level of a curve and not its shape.
-Neither is known: every pair on a grid counts by its likelihood of the contrasts between seeds (restricted maximum
-likelihood), so that nothing is gained where seeds share nothing, and little where there are too few to tell.
+A share :math:`\rho` of the variance is a smooth function of :math:`\ln B` of length :math:`\ell`; the rest is each
+run's own. What is common moves the level of a curve, and where the length is short its slope, too. Neither is known:
+every pair on a grid counts by its likelihood of the contrasts between seeds (restricted maximum likelihood), so that
+nothing is gained where seeds share nothing, and little where there are too few to tell.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
+from analysis.estimate.prior import matern
 
 SHARES = (0.3, 0.5, 0.7, 0.82, 0.9, 0.96)
-LENGTHS = (1.5, 4.0, 12.0, 1e9)
-"""In e-folds of the batch size."""
+LENGTHS = (1.5, 3.0, 6.0)
+"""In e-folds of the batch size. None is infinite: with three seeds that slide by 2 % per e-fold it cannot be told that
+they do, and the slope of their mean is the answer."""
 
 _STRANGERS = 0.3
 """Prior probability that the runs of a seed have nothing in common."""
@@ -68,14 +70,14 @@ class SeedModels:
         share, length, count = self.shares[model], self.lengths[model], len(model)
         together = np.zeros((count, len(self.place)))
         for label in np.unique(self.labels) if share.any() else ():
-            before, at = 0.0, -math.inf
+            level = slope = np.zeros(count)
+            before = -math.inf
             for cell in np.flatnonzero(self.labels == label):
                 x = float(self.log_sizes[self.place[cell]])
                 numbers = [key, int(label) % 2**32, round(2 * x / math.log(2)) % 2**16]
-                kept = np.exp(-(x - at) / length)
-                new = np.random.default_rng(numbers).standard_normal(count)
-                before, at = kept * before + np.sqrt(1 - kept**2) * new, x
-                together[:, cell] = before
+                new = np.random.default_rng(numbers).standard_normal((2, count))
+                level, slope = _onward(level, slope, math.sqrt(3) * (x - before) / length, new)
+                before, together[:, cell] = x, level
         cells = np.sqrt(share)[:, None] * together
         cells = cells + np.sqrt(1 - share)[:, None] * rng.standard_normal(together.shape)
         return np.asarray((self.mixing[model] @ cells[..., None])[..., 0])
@@ -95,9 +97,8 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
     several = np.bincount(seed).max(initial=1) > 1
     pairs = [(share, length) for share in SHARES for length in LENGTHS] if freedom and several else []
     shares, lengths = np.array([(0.0, 1.0), *pairs]).T
-    apart = np.abs(log_sizes[place][:, None] - log_sizes[place])
-    same = seed[:, None] == seed
-    together = shares[:, None, None] * same * np.exp(-apart / lengths[:, None, None])
+    alike = [(seed[:, None] == seed) * matern(log_sizes[place], length) / 2 for length in lengths]
+    together = shares[:, None, None] * np.array(alike)
     correlation = together + (1 - shares)[:, None, None] * np.eye(len(cells))
     root = np.linalg.inv(np.linalg.cholesky(correlation))
     means = np.eye(count)[place]
@@ -123,3 +124,23 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
         labels=np.arange(values.shape[1])[seed] if labels is None else np.asarray(labels)[seed],
         log_sizes=log_sizes,
     )
+
+
+def _onward(level: Array, slope: Array, step: Array, new: Array) -> tuple[Array, Array]:
+    """Return the next level and slope of such a process, given those before a step of ``step``, all of variance 1.
+
+    It is a Markov process of the two (Hartikainen and Särkkä, "Kalman filtering and smoothing solutions to temporal
+    Gaussian process regression models", 2010, eq. 12), driven by two ``new`` standard normal numbers a step.
+    """
+    step = np.minimum(step, 1e3)
+    fade = np.exp(-step)
+    moved, turned = fade * ((1 + step) * level + step * slope), fade * ((1 - step) * slope - step * level)
+    # what the step adds: 1 minus what is kept, and its Cholesky factor
+    kept = fade**2
+    first = np.maximum(1 - kept * ((1 + step) ** 2 + step**2), 0.0)
+    cross = 2 * kept * step**2
+    second = np.maximum(1 - kept * ((1 - step) ** 2 + step**2), 0.0)
+    root = np.sqrt(first)
+    tied = np.divide(cross, root, out=np.zeros_like(cross), where=root > 1e-9)
+    own = np.sqrt(np.maximum(second - tied**2, 0.0))
+    return moved + root * new[0], turned + tied * new[0] + own * new[1]

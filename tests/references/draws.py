@@ -24,13 +24,14 @@ class Cells(NamedTuple):
 
 
 def correlation(cells: Cells, share: float, length: float) -> np.ndarray:
-    """Of the noise of two cells: what a seed shares falls exponentially with the distance in ``ln B``."""
+    """Of the noise of two cells: what a seed shares is a Matérn process of order 3/2 in ``ln B``."""
     found = np.zeros((len(cells.y), len(cells.y)))
     for i, j in np.ndindex(found.shape):
         if i == j:
             found[i, j] = 1.0
         elif cells.seed[i] == cells.seed[j]:
-            found[i, j] = share * math.exp(-abs(cells.x[i] - cells.x[j]) / length)
+            apart = math.sqrt(3) * abs(cells.x[i] - cells.x[j]) / length
+            found[i, j] = share * (1 + apart) * math.exp(-apart)
     return found
 
 
@@ -87,11 +88,14 @@ class Mixed(NamedTuple):
 def power_law(
     points: np.ndarray, law: tuple[float, float], spreads: tuple[float, float], sharpness: float = 1.0
 ) -> np.ndarray:
-    """The power law of a place and a ln of the exponent at points, and what a standard deviation of each adds, shape
-    ``[3, K]``."""
+    """The power law of a place and a ln of the exponent (or, infinitely sharp, exponential saturation) at points, and
+    what a standard deviation of each adds, shape ``[3, K]``."""
     small = 1e-5
 
     def power(place: float, log_exponent: float) -> np.ndarray:
+        if sharpness == math.inf:
+            grown = [math.exp(math.exp(log_exponent) * (x - place)) for x in points]
+            return np.array([-math.log(1 - math.exp(-u)) for u in grown])
         exponent = sharpness * math.exp(log_exponent)
         return np.array([math.log1p(math.exp(-exponent * (x - place))) for x in points]) / sharpness
 

@@ -52,7 +52,7 @@ class TestAgainstTheTwin:
         monkeypatch.setattr(draws, "_noises", noises)
         monkeypatch.setattr(prior, "SIZES", self.SIZES)
         monkeypatch.setattr(prior, "WEIGHTS", self.WEIGHTS)
-        monkeypatch.setattr(prior, "OTHERS", {2.0: 0.3})
+        monkeypatch.setattr(prior, "OTHERS", {2.0: 0.2, prior.SATURATION: 0.1})
         monkeypatch.setattr(prior, "BLURRED", (0.06,))
         monkeypatch.setattr(seeds, "SHARES", (self.SHARE,))
         monkeypatch.setattr(seeds, "LENGTHS", (self.LENGTH,))
@@ -65,7 +65,8 @@ class TestAgainstTheTwin:
         index = np.r_[np.searchsorted(x, cells.x), len(x) + np.arange(len(points))]
         law = power_law(where, self.LAW, (prior.PLACE, prior.EXPONENT))
         kinds = [(size, 0.7 * share, math.inf, law) for size, share in zip(self.SIZES, self.WEIGHTS, strict=True)]
-        kinds.append((0.06, 0.3, math.inf, power_law(where, self.LAW, (prior.PLACE, prior.EXPONENT), 2.0)))
+        for sharpness, share in ((2.0, 0.2), (math.inf, 0.1)):
+            kinds.append((0.06, share, math.inf, power_law(where, self.LAW, (prior.PLACE, prior.EXPONENT), sharpness)))
         gaps = [(x[g] + x[g + 1]) / 2 for g in range(1, len(x) - 2)]
         kinds += [(prior.BESIDE, prior.JUMPS / len(gaps), gap, law) for gap in gaps]
         kinks = [k for k in x[0] - draws.BEYOND + prior.STEP * np.arange(100) if x[1] < k < x[-2]]
