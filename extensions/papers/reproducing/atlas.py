@@ -18,10 +18,10 @@ from extensions.papers.reproducing.telling import told
 
 HEAD = """# Atlas: what of the literature was found again
 
-A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the
-[verdict](papers.md#verdicts). What is to be found was written into the recipe before it was first run, and stays.
-`cbs recipes atlas` makes this page from `extensions/papers/atlas/`; the command above each table does it again, in so
-many seconds of one core.
+Which published statements hold here? Each was written into its recipe before the recipe was first run. Tables have
+those with an answer: the published value, ours with a 95 % interval, and the [verdict](papers.md#verdicts). Below them
+stand those that [cannot be told](papers.md#verdicts) at this scale; their numbers are in `extensions/papers/atlas/`,
+from which `cbs recipes atlas` makes this page. Seconds are of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
@@ -59,31 +59,34 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _section(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the section of a recipe; what its rows have in common is written once, above the table."""
-    rows = table["verdicts"]
-    (source, count), alike = Counter(row["source"] for row in rows).most_common(1)[0], len(rows) > 1
-    source = source if alike and 2 * count > len(rows) else ""
-    alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
+    """Yield the section of a recipe: what was found in a table, then what cannot be told."""
     seconds = f", {table['seconds']:,} s" if "seconds" in table else ""
     yield f"\n## {table['title']}\n"
     yield f"{table['paper']}. `{table['command']}`, {table['date']}{seconds}."
     if not table["complete"]:
         yield "Not complete: a limit was reached, or trials failed."
+    open_ones = [row for row in table["verdicts"] if row["verdict"] == Reproduced.UNKNOWN]
+    if answered := [row for row in table["verdicts"] if row not in open_ones]:
+        yield from _rows(answered)
+    if open_ones:
+        yield f"\nCannot be told: {'; '.join(row['claim'] for row in open_ones)}."
+
+
+def _rows(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of statements with an answer; the source that most of them share is written once, above it."""
+    (source, count), alike = Counter(row["source"] for row in rows).most_common(1)[0], len(rows) > 1
+    source = source if alike and 2 * count > len(rows) else ""
+    alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
     if source or alike:
-        said = [
-            rows[0]["published"] if alike else "",
-            source + (", where a row says no other" if count < len(rows) else ""),
-        ]
+        said = [rows[0]["published"] if alike else "", source + (", unless a row says otherwise" if count < len(rows) else "")]
         yield f"Published: {'; '.join(filter(None, said))}."
     head = ("statement", *([] if alike else ["published"]), "ours", "verdict")
     yield f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}"
     for row in rows:
         numbers = [Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]]
-        first, more = (row["why"] or [""])[0], len(row["why"]) - 1
-        ours = told(numbers, f"{first}, and {more} more" if more > 0 else first)
         other = "" if row["source"] == source else f" ({row['source']})"
         published = [] if alike else [row["published"] + other]
-        cells = (row["claim"], *published, ours, row["verdict"].removesuffix(" at this scale"))
+        cells = (row["claim"], *published, told(numbers, "; ".join(row["why"])), row["verdict"])
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

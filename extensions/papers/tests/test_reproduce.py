@@ -183,26 +183,23 @@ def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: P
     assert str(outcome.judged[0].verdict) != "reproduced"
 
 
-def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
-    row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "cannot be told at this scale"}
+def test_the_atlas_says_once_what_rows_share_and_lists_what_cannot_be_told() -> None:
+    row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "differs", "why": []}
     table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x")
     table |= {"complete": True, "seconds": 7}
 
     def page(*rows: dict[str, Any]) -> str:
         return "\n".join(lines([table | {"verdicts": rows}]))
 
-    for reasons, said in (
-        (["a", "b", "c"], "| a, and 2 more |"),
-        (["a", "b"], "| a, and 1 more |"),
-        (["a"], "| a |"),
-        ([], "|  |"),
-    ):
-        assert said in page(row | {"why": reasons})
-    one = row | {"why": ["a"]}
-    assert "|---|---|---|---|\n| c | p (s) | a | cannot be told |" in page(one)
-    assert "Published: s.\n\n| statement | published | ours" in page(one, one | {"published": "q"})
-    assert "Published: p; s.\n\n| statement | ours" in page(one, one)
-    assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
+    assert "|---|---|---|---|\n| c | p (s) |  | differs |" in page(row)
+    assert "Published: s.\n\n| statement | published | ours" in page(row, row | {"published": "q"})
+    assert "Published: p; s.\n\n| statement | ours" in page(row, row)
+    assert "Published: s, unless a row says otherwise." in page(row, row, row | {"source": "t"})
+    assert "| c | q (t) |" in page(row, row | {"published": "q", "source": "t"})
+    unknown = row | {"claim": "d", "verdict": "cannot be told at this scale", "why": ["a"]}
+    both = page(row, unknown, unknown | {"claim": "e"})
+    assert both.endswith("| c | p (s) |  | differs |\n\nCannot be told: d; e.")
+    assert "| statement" not in page(unknown)
 
 
 def test_the_atlas_says_how_many_recipes_were_timed() -> None:
