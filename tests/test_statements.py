@@ -139,7 +139,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),
     ("definitions.md", "`exchange` r = {:g} | above", lambda: (default(HEADLINE, "exchange"),)),
     ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),
-    ("definitions.md", "measured sizes | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
+    ("definitions.md", "- S_min) | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
     (
         "schedules.md",
         "| (B/B0)^e (0) | `theta` ({}), `cap` | 2412.21124 |",
