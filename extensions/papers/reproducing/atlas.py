@@ -78,7 +78,10 @@ def _rows(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     source = source if alike and 2 * count > len(rows) else ""
     alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
     if source or alike:
-        said = [rows[0]["published"] if alike else "", source + (", unless a row says otherwise" if count < len(rows) else "")]
+        said = [
+            rows[0]["published"] if alike else "",
+            source + (", unless a row says otherwise" if count < len(rows) else ""),
+        ]
         yield f"Published: {'; '.join(filter(None, said))}."
     head = ("statement", *([] if alike else ["published"]), "ours", "verdict")
     yield f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}"
