@@ -234,14 +234,15 @@ class Known:
             return None
         if axes.get("lrs") is not None or axes.get("lr_rule"):
             return None
-        where = f"the best learning rate is at the edge of the grid at batch size {_listed(self.edges)}"
+        where = f"at batch size {_listed(self.edges)}"
         if self.answer.target == group.target:
             sizes = {point.batch_size for point in self.answer.points}.union(_whole(axes.get("batch_sizes")))
             seeds = {*self.seeds}.union(_whole(axes.get("seeds")))
-            return [(tuple(sorted(sizes)), tuple(sorted(seeds)))], (f"{where}: its search has not ended",)
+            reason = f"learning rates beyond the edge {where}: the search there has not ended"
+            return [(tuple(sorted(sizes)), tuple(sorted(seeds)))], (reason,)
         reason = (
-            f"{where}, and a sweep searches at its own target only: a sweep at this target, which starts from the best "
-            "learning rates here"
+            f"a sweep at this target, which starts from the best learning rates here: {where} the best one is at the "
+            "edge of the grid, and a sweep searches at its own target only"
         )
         return [(tuple(self.reached), self.seeds)], (reason,)
 

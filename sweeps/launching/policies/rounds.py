@@ -209,7 +209,10 @@ class Rounds(Policy):
         parts = [self.told(one) for one in entry["estimates"]]
         asked = "" if self.goal is None else f", half-width asked for {self.goal:g}"
         parts.append(f"{entry['examples']:,} examples so far{asked}")
-        parts += dict.fromkeys(f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"])
+        parts += dict.fromkeys(
+            f"{' and '.join(part['labels'])} {'get' if part['labels'][1:] else 'gets'} {part['why']}"
+            for part in entry["added"]
+        )
         if not entry["added"]:
             parts += [f"{label} ends here: {why}" for label, why in self.reasons.items()] or ["reached"]
         return f"round {entry['round']}: {'; '.join(parts)}"

@@ -233,7 +233,7 @@ def test_beyond_an_edge_a_search_goes_on_or_starts_at_another_target_from_what_i
         + (f"--seeds 0,1 --output {folder}")
     )
     assert found.reasons == (
-        "the best learning rate is at the edge of the grid at batch size 2, 8, 32, 128, 512: its search has not ended",
+        "learning rates beyond the edge at batch size 2, 8, 32, 128, 512: the search there has not ended",
     )
     assert set(found.missing) == {(size, seed) for size in (*SIZES, 1024) for seed in (0, 1)}
     other = answer(folder, target=2.8)
