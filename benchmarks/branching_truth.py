@@ -20,9 +20,8 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.branches import BranchLosses
-from analysis.estimate.branches.local_factor import FactorCurve, local_factor
-from analysis.estimate.branches.sequential import next_branches
+from analysis.estimate.branch_test import next_branches
+from analysis.estimate.branches import BranchLosses, FactorCurve, local_factor
 from analysis.questions.local.answer import factor_curves
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import Branched

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.estimate.branch_test import BranchState, next_branches
 from analysis.estimate.branches import BranchLosses
-from analysis.estimate.branches.sequential import BranchState, next_branches
 from cbs.trial.record import TrialResult, TrialStatus, end_mean
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -87,7 +87,7 @@ def tested(
         folder: folder of the branches.
         factors: factor k by batch size, increasing.
         within: excess loss up to which a branch has not lost, in the unit of the metric.
-        error: see :func:`analysis.estimate.branches.sequential.next_branches`.
+        error: see :func:`analysis.estimate.branch_test.next_branches`.
         earlier: results at earlier checkpoints of the same run.
         limits: limits after which nothing more is yielded.
         searches: list to which every search that is sent back is added.

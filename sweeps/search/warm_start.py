@@ -19,7 +19,7 @@ from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
-    from analysis.estimate.laws.learning_rate import LearningRateLaw
+    from analysis.estimate.learning_rate_law import LearningRateLaw
     from analysis.read.groups import Group
 
 AT_AN_EDGE = 1.0
@@ -74,7 +74,7 @@ def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior
     """Return the priors found at ``source``, by the text of the optimizer."""
     from analysis.config import DEFAULT
     from analysis.estimate.estimates import answers
-    from analysis.estimate.laws.learning_rate import learning_rate_law
+    from analysis.estimate.learning_rate_law import learning_rate_law
     from analysis.read.results import load
 
     there = answers(load(source), DEFAULT, noise=False)

@@ -1,4 +1,4 @@
-"""The fits of ``analysis.estimate.laws`` by general searches over the textbook formulas."""
+"""The fits of ``analysis.estimate.learning_rate_law`` by general searches over the textbook formulas."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.laws.learning_rate import Trend
+from analysis.estimate.learning_rate_law import Trend
 from analysis.questions.scale.fits import NOTHING
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialStatus

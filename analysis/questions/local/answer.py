@@ -2,7 +2,7 @@ r"""The local critical batch size along a training run, measured by branches of 
 
 Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size
 of the run, and the largest k whose loss does not fall behind gives the critical batch size there. Here it is estimated
-with an interval, from draws of the loss over k (:mod:`analysis.estimate.branches.local_factor`); the published rule
+with an interval, from draws of the loss over k (:mod:`analysis.estimate.branches`); the published rule
 stands beside.
 
 The constant batch size that is nearest to the local one f(t) in mean square is the time average of f, which is
@@ -24,7 +24,7 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
-from analysis.estimate.branches.local_factor import ENOUGH, SOME, FactorCurve
+from analysis.estimate.branches import ENOUGH, SOME, FactorCurve
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.estimate.result import Answer

@@ -13,9 +13,15 @@ from scipy.special import fdtrc
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.branches import BranchLosses
-from analysis.estimate.branches.local_factor import FactorCurve, LocalFactor, local_factor, recovery
-from analysis.estimate.branches.published import published, smoothed
+from analysis.estimate.branches import (
+    BranchLosses,
+    FactorCurve,
+    LocalFactor,
+    local_factor,
+    published,
+    recovery,
+    smoothed,
+)
 from analysis.estimate.margin import Standing
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number

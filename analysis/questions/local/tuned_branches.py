@@ -12,8 +12,7 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
-from analysis.estimate.branches import BranchLosses
-from analysis.estimate.branches.local_factor import FactorCurve, factor_curve
+from analysis.estimate.branches import BranchLosses, FactorCurve, factor_curve
 from analysis.estimate.objective import Scale, loss_studies, winners_at_edges
 from analysis.estimate.studies import Study
 from analysis.read.branches import Branched

@@ -13,7 +13,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
-from analysis.estimate.laws.learning_rate import Factor, LearningRateLaw, learning_rate_law
+from analysis.estimate.learning_rate_law import Factor, LearningRateLaw, learning_rate_law
 from analysis.estimate.objective import end_studies
 from analysis.estimate.protocols import Protocol, protocols
 from analysis.estimate.result import Answer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from analysis.estimate.laws.learning_rate import LEAST, Factor, Trend
+from analysis.estimate.learning_rate_law import LEAST, Factor, Trend
 from analysis.estimate.protocols import Protocol
 from analysis.estimate.result import Answer
 from analysis.phrases import DASH, number, percent, plural

@@ -1,6 +1,6 @@
 """How the critical batch size scales with data, model size, loss and compute, and on what it depends, all else equal.
 
-The entry point is ``scale(paths)``; see :mod:`analysis.estimate.laws` for the fits.
+The entry point is ``scale(paths)``; see :mod:`analysis.estimate.learning_rate_law` for the fits.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.diagnosis import SUDDEN, Verdict
 from analysis.estimate.draws import Draws, draw
 from analysis.estimate.estimates import answers
-from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
+from analysis.estimate.learning_rate_law import Trend, learning_rate_law
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.read.results import Results, load

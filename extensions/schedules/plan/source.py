@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from analysis.arrays import UNKNOWN, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
-from analysis.estimate.laws.learning_rate import LearningRateLaw
+from analysis.estimate.learning_rate_law import LearningRateLaw
 from extensions.schedules.plan.phases import PhaseEstimate, steps_of
 
 

@@ -1,7 +1,7 @@
 """``cbs branch``: a run at one batch size, the trunk, and branches that start from its checkpoints.
 
 Trunk and branches are trials in one folder. Each sweep that is yielded holds branches of one optimizer at one
-checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branches.sequential`) requests next
+checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branch_test`) requests next
 from the losses of earlier branches.
 """
 

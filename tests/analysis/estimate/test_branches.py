@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 from analysis.estimate.best_rate import AtBest
-from analysis.estimate.branches import BranchLosses
-from analysis.estimate.branches.local_factor import FactorCurve, LocalFactor, factor_curve, local_factor, recovery
-from analysis.estimate.branches.published import published, smoothed
-from analysis.estimate.branches.sequential import BranchState, next_branches
+from analysis.estimate.branch_test import BranchState, next_branches
+from analysis.estimate.branches import (
+    BranchLosses,
+    FactorCurve,
+    LocalFactor,
+    factor_curve,
+    local_factor,
+    published,
+    recovery,
+    smoothed,
+)
 from analysis.estimate.margin import Standing
 from analysis.estimate.objective import Scale
 from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds

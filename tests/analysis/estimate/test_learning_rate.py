@@ -11,7 +11,7 @@ import pytest
 
 from analysis.arrays import Quantity as Estimated
 from analysis.config import AnalysisConfig
-from analysis.estimate.laws.learning_rate import LEAST, LearningRateLaw, Optimum, Trend, learning_rate_law
+from analysis.estimate.learning_rate_law import LEAST, LearningRateLaw, Optimum, Trend, learning_rate_law
 from analysis.estimate.studies import Study
 from cbs.trial.lr_choice import censored
 

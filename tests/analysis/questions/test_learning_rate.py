@@ -13,7 +13,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
-from analysis.estimate.laws.learning_rate import Trend
+from analysis.estimate.learning_rate_law import Trend
 from analysis.estimate.protocols import Protocol, protocols, snapped
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import parsed

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.arrays import percentiles
-from analysis.estimate.laws.learning_rate import Trend
+from analysis.estimate.learning_rate_law import Trend
 from analysis.present import style
 from analysis.present.figures import along, figure, tidy
 from analysis.questions.lr.answer import LearningRate, LearningRates
