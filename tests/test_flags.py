@@ -225,7 +225,10 @@ FLAGS: dict[str, Flags] = {
                 "checkpoints=['a.pt@7', 'b.pt@8']",
             ),
             "--trunk-optim": (["--trunk-optim", "merit"], "trunk_optimizer='merit'"),
-            "--set": (["--set", "clip_norm=0.5"], "clip_norm=0.5"),
+            "--set": (
+                ["--set", "parent.optimizer=reset", "--set", "parent.warmup_examples=7"],
+                "state='reset', warmup=7",
+            ),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}"),
             "--reads": (BRANCHED, "'reads': 'csv'"),

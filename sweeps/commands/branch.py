@@ -49,8 +49,6 @@ def branch_flags(
     lr_rule: Annotated[
         str, typer.Option(metavar="RULE", help="sqrt or linear in k, tried (0.5, 1, 2 times sqrt), or 16:1e-3,32:2e-3.")
     ] = "sqrt",
-    warmup: Annotated[int, typer.Option(metavar="EXAMPLES", help="Linear warmup at the start of a branch.")] = 0,
-    state: Annotated[str, typer.Option(help="State of the optimizer: keep or reset.")] = "keep",
     seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; with --error 0 all are run.")] = "5",
     error: Annotated[
         float,
@@ -93,27 +91,35 @@ def command(
     """
     began = time.monotonic()
     with errors.status("starting"):
+        from cbs.errors import ConfigError
         from cbs.registry.parsing import parse_seeds
         from sweeps.external.asked import asked_sweep
         from sweeps.launching.policies.branch import Branch
         from sweeps.launching.train import train
         from sweeps.recipes import RECIPES
         from sweeps.running.resources import Resources
-        from sweeps.spec.overrides import split
+        from sweeps.spec.overrides import OF_BRANCH, split
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
-    for key in ("policy", "gpu_hour"):
-        run_settings.pop(key, None)
-    given, lr = trunk["from_checkpoint"] or [], trunk["lr"]
+    if given := run_settings.keys() & {"policy", "gpu_hour"}:
+        raise ConfigError(f"--set {' and '.join(sorted(given))}: this is of 'cbs sweep' alone; leave it out")
+    of_branch, asked["settings"] = split(asked["settings"], OF_BRANCH)
+    checkpoints, lr = trunk["from_checkpoint"] or [], trunk["lr"]
     seeds = parse_seeds(branches.pop("seeds"))
     asked |= {
         "batch_sizes": str(trunk["trunk_batch"]),
         "lrs": None if lr is None else repr(lr),
         "seeds": ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else ""),
-        "budget": (branches["window"] or "1e9") if given and trunk["budget"] is None else trunk["budget"],
-        "from_checkpoint": Path(given[0].rpartition("@")[0] or given[0]) if given else None,
+        "budget": (branches["window"] or "1e9") if checkpoints and trunk["budget"] is None else trunk["budget"],
+        "from_checkpoint": Path(checkpoints[0].rpartition("@")[0] or checkpoints[0]) if checkpoints else None,
     }
-    policy = Branch(**branches, trunk_optimizer=trunk["trunk_optim"] or "", checkpoints=given)
+    policy = Branch(
+        **branches,
+        trunk_optimizer=trunk["trunk_optim"] or "",
+        checkpoints=checkpoints,
+        state=of_branch.get("parent.optimizer", "keep"),
+        warmup=of_branch.get("parent.warmup_examples", 0),
+    )
     recipe = RECIPES.make(asked["recipe"]).replace(name="branch")
     sweep = asked_sweep(recipe, asked, program)
     train(sweep, recipe, policy, Resources(**machines, **run_settings), shown, context=context, began=began)

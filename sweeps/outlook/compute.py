@@ -23,9 +23,9 @@ def training_flops(parameters: int, tokens: float) -> float:
     return FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens
 
 
-def accelerator_hours(flops: float, peak: float = PEAK, utilisation: float = UTILISATION) -> float:
-    """Return the hours on one accelerator, at a fraction ``utilisation`` of its ``peak`` in FLOP/s."""
-    return flops / (peak * utilisation) / 3600.0
+def accelerator_hours(flops: float, rate: float = PEAK * UTILISATION) -> float:
+    """Return the hours on one accelerator that achieves ``rate`` FLOP/s."""
+    return flops / rate / 3600.0
 
 
 def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool = False) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -64,8 +64,15 @@ RUN = {
 }
 
 
-def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Split settings of the form ``key=value`` into those that say how a sweep runs, by key, and those of the sweep.
+OF_BRANCH = {
+    "parent.optimizer": RunKey(str, "keep", "State of the optimizer in a branch: keep or reset."),
+    "parent.warmup_examples": RunKey(int, "0", "Examples of a linear warmup at the start of a branch."),
+}
+"""Keys that say in ``cbs branch`` of every branch what they say of a trial with ``--from-checkpoint``."""
+
+
+def split(settings: Iterable[str], keys: Mapping[str, RunKey] = RUN) -> tuple[dict[str, Any], list[str]]:
+    """Split settings of the form ``key=value`` into those with one of the ``keys``, by key, and the others.
 
     Raises:
         ConfigError: if a value has the wrong type.
@@ -73,10 +80,10 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     run, rest = {}, []
     for setting in settings:
         key, _, text = (part.strip() for part in setting.partition("="))
-        if key not in RUN:
+        if key not in keys:
             rest.append(setting)
             continue
-        kind = RUN[key].kind
+        kind = keys[key].kind
         run[key] = text if kind is str else parse_value(text)
         if not isinstance(run[key], kind) or isinstance(run[key], bool) != (kind is bool):
             wanted = {int: "a whole number", bool: "true or false"}.get(kind, "a number")

@@ -127,7 +127,9 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
         for field in dataclasses.fields(Parent):
             if field.name in OF_PARENT:
                 default = "..." if field.default is dataclasses.MISSING else typed(field.default)
-                yield SweepSetting("With --from-checkpoint", f"parent.{field.name}", default, meanings[field.name])
+                yield SweepSetting(
+                    "With --from-checkpoint, or in a branch", f"parent.{field.name}", default, meanings[field.name]
+                )
 
     probe = "none" if sweep.trial.probe is None else sweep.trial.probe.name
     averages = f"{said['averaging']} Among {', '.join(AVERAGES.names())}."

@@ -494,7 +494,8 @@ def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: 
     [
         ([], "a trunk needs --budget"),
         (["--budget", "1e4", "--factors", "1/32"], "1/32 of batch size 16 is 0.5 examples"),
-        (["--budget", "1e4", "--state", "half"], "keep or reset"),
+        (["--budget", "1e4", "--set", "parent.optimizer=half"], "keep or reset"),
+        (["--budget", "1e4", "--set", "policy=once"], "of 'cbs sweep' alone"),
         (["--budget", "1e4", "--trunk-optim", "lion"], "add it with --optim"),
         (["--from-checkpoint", "gone.pt@800", "--window", "640"], "no checkpoint at gone.pt"),
         (["--command", "echo {batch_size} {lr} {seed} {folder} {steps}", "--metric", "loss", "--direction", "below",

@@ -132,7 +132,7 @@ def pairs(found: LocalBatchSizes) -> Table:
 
 
 def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
-    """Yield the name and table of every optimizer's curve, as ``cbs schedule plan --curve`` reads it: one row per
+    """Yield the name and table of every optimizer's curve, as ``cbs schedule plan`` reads it: one row per
     checkpoint that has a value."""
     names: dict[str, int] = {}
     for scope in found.scopes:

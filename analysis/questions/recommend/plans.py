@@ -203,7 +203,7 @@ def beside(answer: Answer, plans: Sequence[Plan], curves: LocalCurves) -> Iterat
     if above:
         yield (
             f"batch sizes above it, which fall behind smaller ones at equal data: {', '.join(above.values())} "
-            f"{curve['unit']}s; plan smaller ones there: cbs schedule plan --curve, with a table in {curve['folder']}"
+            f"{curve['unit']}s; plan smaller ones there: cbs schedule plan with a curve-NAME.csv of {curve['folder']}"
         )
 
 

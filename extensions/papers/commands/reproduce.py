@@ -35,10 +35,11 @@ def command(
         str | None, typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show trials, examples, tokens, FLOPs and hours; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the protocol, what is expected, and what it costs; run nothing.")
     ] = False,
-    peak: Annotated[float, typer.Option(help="TFLOP/s of an accelerator, for --dry-run.")] = 989.0,
-    utilisation: Annotated[float, typer.Option(help="Fraction of the peak that is achieved, for --dry-run.")] = 0.4,
+    tflops: Annotated[
+        float, typer.Option(help="TFLOP/s that an accelerator achieves, for --dry-run: 40 % of an H100's 989.")
+    ] = 395.6,
     *,
     machines: dict[str, Any],
     as_json: AsJson = False,
@@ -57,18 +58,20 @@ def command(
     from cbs.trial.store import Store
     from extensions.papers.reproducing.price import prices
     from extensions.papers.reproducing.reproduce import recipe_of, reproduce, store
-    from extensions.papers.reproducing.telling import price_lines, verdict_lines
+    from extensions.papers.reproducing.telling import price_lines, recipe_lines, verdict_lines
     from sweeps.outlook.progress import Progress
     from sweeps.running.resources import Resources
     from sweeps.search.limits import Limits
 
-    if not (0 < peak < math.inf and 0 < utilisation <= 1):
-        raise ConfigError(f"--peak must be above 0 and --utilisation at most 1, got {peak:g} and {utilisation:g}")
+    if not 0 < tflops < math.inf:
+        raise ConfigError(f"--tflops must be above 0, got {tflops:g}")
     if dry_run:
-        priced = prices(recipe_of(name, scale, settings or ()).runs)
-        content = [each.to_json(peak * 1e12, utilisation) for each in priced]
-        lines = list(price_lines(priced, peak * 1e12, utilisation)) or ["no sweep: an analysis alone, in seconds"]
-        typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
+        recipe = recipe_of(name, scale, settings or ())
+        priced = prices(recipe.runs)
+        content = [each.to_json(tflops * 1e12) for each in priced]
+        lines = list(price_lines(priced, tflops * 1e12)) or ["no sweep: an analysis alone, in seconds"]
+        about = recipe_lines(name, recipe, output or Path("results") / f"{name}-{scale}")
+        typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join([*about, "", *lines]))
         return
     if record is not None:
         Store(record).check_writable()

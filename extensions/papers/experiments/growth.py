@@ -51,7 +51,7 @@ def growth(scale: str) -> PaperRecipe:
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
         deviations=(RATES, SMALL if tiny else "ResNet-18 alone, without the wide residual network"),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule losses {images} --metric gradient_norm"},
+        analyses={"losses": "schedule judge {images} --target gradient_norm"},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
                   "norm .1 after 2,050,016 examples from batch size 8, doubled, 2,750,000 at 8 throughout"),

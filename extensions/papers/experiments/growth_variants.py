@@ -36,7 +36,7 @@ def adaptive(scale: str) -> PaperRecipe:
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule losses {images} --metric gradient_norm"},
+        analyses={"losses": "schedule judge {images} --target gradient_norm"},
         expectations=tuple(
             Expectation(
                 claim=f"it ends at a smaller gradient than batch size {size} throughout",
@@ -77,7 +77,7 @@ def ablation(scale: str) -> PaperRecipe:
             *([SMALL] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule losses {images} --metric gradient_norm"},
+        analyses={"losses": "schedule judge {images} --target gradient_norm"},
         expectations=(
             Expectation(
                 claim="with doubling batch sizes the gradient ends smaller the nearer gamma is to the root of 2",

@@ -52,7 +52,7 @@ def lamb_bert_mixed(scale: str) -> PaperRecipe:
             else "batch size 65,536 throughout is not in the paper",
         ),
         runs=(one_run("bert", sweep, tiny, parameters=335e6, tokens_per_example=166.4),),
-        analyses={"losses": "schedule losses {bert}"},
+        analyses={"losses": "schedule judge {bert}"},
         expectations=(
             Expectation(
                 claim=f"the mixed batch ends within .05 of batch size {small} throughout",

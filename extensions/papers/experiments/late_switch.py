@@ -44,7 +44,7 @@ def late_switch(scale: str) -> PaperRecipe:
         "the examples, compared with both constant batch sizes",
         deviations=(("bytes of a small text",) if tiny else ("a dense model of 770M in place of the 1.1B mixture",)),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule losses {text}"},
+        analyses={"losses": "schedule judge {text}"},
         expectations=(
             against_large("a switch at 75 % ends below the large batch size throughout", "75 % beats the constant 2560",
                           (2,), Beyond(0.0, above=False)),

@@ -41,7 +41,7 @@ def neg(scale: str) -> PaperRecipe:
             *(["bytes of a small text"] if tiny else ["one seed; Llama of 134M parameters"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule losses {text}"},
+        analyses={"losses": "schedule judge {text}"},
         expectations=(
             below("dual_norm", first, "3.6817 from 64 against 4.1390 at 64"),
             below("dual_norm", 4 * first, "3.6817 from 64 against 3.9357 at 256"),

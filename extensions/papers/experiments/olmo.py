@@ -41,7 +41,7 @@ def warmup_olmo(scale: str) -> PaperRecipe:
             "the shares of the examples are the published ones, not those of a critical batch size measured on the way",
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule losses {text}"},
+        analyses={"losses": "schedule judge {text}"},
         expectations=(
             Expectation(
                 claim=f"the warmup ends no higher than batch size {sizes[0]} throughout: less than .02 above",

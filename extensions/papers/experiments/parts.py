@@ -108,7 +108,7 @@ def lower_loss(
 
 def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> AnswerPath:
     """Return the position of a schedule's final loss minus that of a constant batch size, or of another field of their
-    comparison, in the analysis ``losses`` (``cbs schedule losses``)."""
+    comparison, in the analysis ``losses`` (``cbs schedule judge``)."""
     entry: dict[str, Any] = {"schedule": schedule, "batch_size": batch_size}
     path: tuple[Step, ...] = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
     return AnswerPath(analysis="losses", path=path, exact=bool(field))

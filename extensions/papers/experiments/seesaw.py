@@ -36,7 +36,7 @@ def seesaw(scale: str) -> PaperRecipe:
             else ("GPT-2 small in place of the 150M model of the paper",)
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule losses {text}"},
+        analyses={"losses": "schedule judge {text}"},
         expectations=(
             Expectation(
                 claim=f"from batch size {below}, below the critical one, the final loss is the same",

@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.phrases import DASH, number
 from extensions.papers.experiments import PAPERS
-from extensions.papers.reproducing.price import PEAK, UTILISATION, prices
+from extensions.papers.reproducing.price import prices
 
 
 def listing() -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def listing() -> list[dict[str, Any]]:
     for name in PAPERS:
         tiny, paper = PAPERS.make(name, "tiny"), PAPERS.make(name, "paper")
         priced = prices(paper.runs)
-        hours = [each.hours(PEAK, UTILISATION) for each in priced]
+        hours = [each.hours() for each in priced]
         rows.append(
             {
                 "name": name,

@@ -40,12 +40,12 @@ class RunPrice:
     tokens: float | None
     flops: float | None
 
-    def hours(self, peak: float = PEAK, utilisation: float = UTILISATION) -> float | None:
-        """Return the hours on one accelerator, at a fraction ``utilisation`` of its ``peak`` in FLOP/s."""
-        return None if self.flops is None else accelerator_hours(self.flops, peak, utilisation)
+    def hours(self, rate: float = PEAK * UTILISATION) -> float | None:
+        """Return the hours on one accelerator that achieves ``rate`` FLOP/s."""
+        return None if self.flops is None else accelerator_hours(self.flops, rate)
 
-    def to_json(self, peak: float, utilisation: float) -> dict[str, Any]:
-        return vars(self) | {"accelerator_hours": self.hours(peak, utilisation)}
+    def to_json(self, rate: float) -> dict[str, Any]:
+        return vars(self) | {"accelerator_hours": self.hours(rate)}
 
 
 def prices(runs: Sequence[RecipeRun]) -> list[RunPrice]:

@@ -41,25 +41,24 @@ def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
         yield from _wrapped("published   ", f"{each.published}; {each.source}")
 
 
-def price_lines(prices: Sequence[RunPrice], peak: float, utilisation: float) -> Iterator[str]:
+def price_lines(prices: Sequence[RunPrice], rate: float) -> Iterator[str]:
     """Yield the cost of every run, and the total."""
     for each in prices:
         published = "" if each.published is None else f" (published: {number(each.published)})"
         amounts = [f"{each.trials} trials", f"{number(each.examples)} examples"]
         if each.tokens is not None and each.flops is not None:
             amounts += [f"{number(each.tokens)} tokens", f"{number(each.flops)} FLOPs"]
-            amounts.append(f"{number(each.hours(peak, utilisation))} accelerator hours")
+            amounts.append(f"{number(each.hours(rate))} accelerator hours")
         yield from _wrapped(
             f"run {each.run:<8}", f"{number(each.parameters)} parameters{published}: {', '.join(amounts)}"
         )
-    known = [hours for each in prices if (hours := each.hours(peak, utilisation)) is not None]
+    known = [hours for each in prices if (hours := each.hours(rate)) is not None]
     if known:
         yield f"in all      {number(sum(known))} accelerator hours"
         yield from _wrapped(
             "            ",
-            f"FLOPs are 6 N D for N parameters in all and D tokens; hours at {utilisation:.0%} of "
-            f"{peak / 1e12:g} TFLOP/s; evaluations are not included, and the search is assumed to add as many trials "
-            "as usual",
+            f"FLOPs are 6 N D for N parameters in all and D tokens; hours at {rate / 1e12:g} TFLOP/s; evaluations are "
+            "not included, and the search is assumed to add as many trials as usual",
         )
     if len(known) < len(prices):
         yield "            no FLOPs are given for runs whose examples have no tokens, as 6 N D does not hold there"

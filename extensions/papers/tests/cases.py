@@ -30,8 +30,7 @@ FLAGS = {
             "--record": (["--record", "there"], "there/nqm-tiny.json"),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
             "--dry-run": (["--dry-run"], "prices("),
-            "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
-            "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
+            "--tflops": (["--dry-run", "--tflops", "50"], "at 50 TFLOP/s"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
             "--launch": (["--launch", "nice -n 1"], "launch='nice -n 1'"),
             "--json": (["--json"], "to_json("),
@@ -43,13 +42,6 @@ FLAGS = {
             "extensions.papers.reproducing.listing.listing_lines": list,
         },
         cases={"--json": (["--json"], "printed: []")},
-    ),
-    "recipes show": Flags(
-        {
-            "extensions.papers.reproducing.reproduce.recipe_of": answer,
-            "extensions.papers.reproducing.telling.recipe_lines": list,
-        },
-        base=["nqm"],
     ),
     "recipes atlas": Flags({"extensions.papers.reproducing.atlas.atlas": 3}),
 }

@@ -244,13 +244,11 @@ def test_a_question_is_asked_as_it_is_typed(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
-    code, out, _ = run(
-        "reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--peak", "1000", "--utilisation", "0.5"
-    )
+    code, out, _ = run("reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--tflops", "500")
     assert code == 0
     assert "run large" in out
     assert "774,030,080 parameters (published: 7.7e8)" in out
-    assert "50% of 1000 TFLOP/s" in out
+    assert "at 500 TFLOP/s" in out
     code, out, _ = run("reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--json")
     rows = json.loads(out)
     assert [row["run"] for row in rows] == ["small", "medium", "large"]
@@ -262,11 +260,10 @@ def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
     [
         (["reproduce", "nqn"], "unknown recipe of a paper 'nqn': did you mean nqm"),
         (["reproduce", "nqm", "--scale", "huge"], "unknown scale 'huge'"),
-        (["reproduce", "nqm", "--utilisation", "1.5"], "--utilisation at most 1"),
+        (["reproduce", "nqm", "--tflops", "0"], "--tflops must be above 0"),
         (["reproduce", "merit-gpt2", "--set", "nothing=1"], "unknown key 'nothing'"),
         (["reproduce", "nqm", "-o", "/proc/none"], "/proc/none"),
         (["reproduce", "nqm", "--record", "/proc/none"], "/proc/none"),
-        (["recipes", "show", "nothing"], "unknown recipe of a paper 'nothing'"),
     ],
 )
 def test_what_there_is_not_is_one_line(run: Run, words: list[str], says: str) -> None:
@@ -282,7 +279,7 @@ def test_recipes_are_listed_and_shown(run: Run, monkeypatch: pytest.MonkeyPatch)
     code, out, _ = run("recipes")
     assert code == 0
     assert {line.split()[0] for line in out.splitlines()[1:-1]} == set(few)
-    code, out, _ = run("recipes", "show", "seesaw")
+    code, out, _ = run("reproduce", "seesaw", "--dry-run")
     assert code == 0
-    for word in ("protocol", "differs", "run text", "analysis    cbs schedule losses", "expected", "published"):
+    for word in ("protocol", "differs", "run text", "analysis    cbs schedule judge", "expected", "published"):
         assert word in out

@@ -107,16 +107,17 @@ def schedules(
     config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     throughput: Throughput | None = None,
     devices: int = 1,
 ) -> Schedules:
     """Compare every batch schedule of the results with the constant batch sizes of the same sweep.
 
-    ``path``, ``config`` and ``targets`` are as for :func:`analysis.analyze`, including errors; it is a ``ResultsError``
-    if no trial has a batch schedule. The hours that a schedule saves are computed from ``throughput`` on ``devices``
-    devices, or from the trials themselves if it is ``None``.
+    ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors; it is a
+    ``ResultsError`` if no trial has a batch schedule. The hours that a schedule saves are computed from ``throughput``
+    on ``devices`` devices, or from the trials themselves if it is ``None``.
     """
-    results = load(path)
+    results = load(path, metric=metric)
     if not results.scheduled:
         raise ResultsError(
             f"no trial at {path} has a batch schedule; run the sweep again with --schedule (see cbs sweep --help)"

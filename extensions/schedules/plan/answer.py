@@ -21,6 +21,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from cbs.trial.config import Schedule
 from extensions.schedules.plan.lr_rules import LearningRateRule, beyond, learning_rates
 from extensions.schedules.plan.of_curve import of_curve
 from extensions.schedules.plan.of_sweep import of_sweep
-from extensions.schedules.plan.of_trace import of_trace
+from extensions.schedules.plan.of_trace import is_trace, of_trace
 from extensions.schedules.plan.outcome import outcomes, verdict
 from extensions.schedules.plan.phases import steps_of
 from extensions.schedules.plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
@@ -47,12 +48,10 @@ FURTHEST = 4.0
 
 
 def sources(
-    results: str | os.PathLike[str] | None,
+    path: str | os.PathLike[str],
     config: AnalysisConfig,
     *,
     targets: Sequence[float] | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    curve: str | os.PathLike[str] | None = None,
     ratio: float = 1.0,
     optimizer: str | None = None,
     budget: str | None = None,
@@ -60,27 +59,30 @@ def sources(
 ) -> tuple[list[PhaseSource], int | None]:
     """Return the phases of a sweep, a noise trace or a table, one source per optimizer, and the budget in examples.
 
-    The budget is given in tokens if an example has tokens. The other arguments are those of :func:`.of_sweep`,
-    :func:`.of_trace` and :func:`.of_curve`; incompatible ones are a ``ConfigError``.
+    What ``path`` is follows from names: a ``noise_scale.json``, a ``steps.parquet`` or a folder with one of them is a
+    trace, another file a table of critical batch sizes, and another folder a sweep. The budget is given in tokens if an
+    example has tokens. The other arguments are those of :func:`.of_sweep`, :func:`.of_trace` and :func:`.of_curve`;
+    incompatible ones are a ``ConfigError``.
     """
+    trace = is_trace(path)
+    curve = not trace and Path(path).is_file()
     if tokens_per_example is not None and tokens_per_example < 1:
         raise ConfigError(f"--tokens-per-example must be at least 1, got {tokens_per_example}")
-    if targets and results is None:
+    if targets and (trace or curve):
         raise ConfigError("--target goes with a results folder")
-    if trace is None and ratio != 1.0:
-        raise ConfigError("--ratio goes with --trace")
+    if not trace and ratio != 1.0:
+        raise ConfigError("--ratio goes with a noise_scale.json or a steps.parquet")
     if not ratio > 0:
         raise ConfigError(f"--ratio must be above 0, got {ratio:g}")
     asked = None if budget is None else parse_amount(budget)
-    if curve is not None:
+    if curve:
         end = None if asked is None else asked // (tokens_per_example or 1)
-        return [of_curve(curve, config, end=end, tokens_per_example=tokens_per_example, optimizer=optimizer)], end
-    if trace is not None:
-        sources_of_phases = [of_trace(trace, config, ratio, optimizer, tokens_per_example)]
+        return [of_curve(path, config, end=end, tokens_per_example=tokens_per_example, optimizer=optimizer)], end
+    if trace:
+        sources_of_phases = [of_trace(path, config, ratio, optimizer, tokens_per_example)]
     else:
-        assert results is not None
         sources_of_phases = [
-            _counted(source, tokens_per_example) for source in of_sweep(results, config, targets, optimizer)
+            _counted(source, tokens_per_example) for source in of_sweep(path, config, targets, optimizer)
         ]
     lengths = {source.tokens_per_example for source in sources_of_phases}
     if asked is not None and len(lengths) > 1:

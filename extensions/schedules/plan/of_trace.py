@@ -30,6 +30,16 @@ _Part = tuple[int, int, float | None, Interval]
 """Steps and examples in a stretch of a run, and its noise scale with the interval."""
 
 
+TRACES = ("noise_scale.json", "steps.parquet")
+"""Names of the files with noise scales along a run."""
+
+
+def is_trace(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is, by its name, a file with noise scales along a run, or a folder with one."""
+    path = Path(path)
+    return path.suffix == ".json" or path.name in TRACES or any((path / name).is_file() for name in TRACES)
+
+
 def of_trace(
     path: str | os.PathLike[str],
     config: AnalysisConfig,
@@ -48,7 +58,7 @@ def of_trace(
     """
     path = Path(path)
     if path.is_dir():
-        path = next((path / name for name in ("noise_scale.json", "steps.parquet") if (path / name).exists()), path)
+        path = next((path / name for name in TRACES if (path / name).exists()), path)
     about: dict[str, Any] = {"optimizer": optimizer or "", "tokens_per_example": tokens_per_example}
     if path.suffix == ".json":
         stretches, confidence, metadata = _of_json(path)

@@ -11,13 +11,35 @@ from analysis.estimate.findings import Findings
 from analysis.plain import plain, shown
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
+from cbs.registry.choices import parse_choice
 from extensions.schedules.plan.source import PhaseSource
 
-RULES = ("price", "doubling")
-"""Rules for choosing batch sizes, see :mod:`extensions.schedules.plan.answer`."""
+RULES = {"price": ("step_price", "price"), "doubling": ("first_batch_size", "first_batch_size")}
+"""Rules for choosing batch sizes, see :mod:`extensions.schedules.plan.answer`: the option of each as it is typed, and
+the attribute of :class:`PlanRequest` that it sets."""
 
 LAW = "measured law"
 """Name of the learning-rate rule that uses the best learning rate of constant runs at each batch size."""
+
+
+def rule_of(text: str) -> dict[str, Any]:
+    """Return a rule as it is typed as attributes of :class:`PlanRequest`.
+
+    Raises:
+        ConfigError: if there is no such rule, or it has no such option.
+
+    Example:
+        >>> rule_of("doubling(first_batch_size=64)")
+        {'rule': 'doubling', 'first_batch_size': 64}
+    """
+    choice = parse_choice(text)
+    if choice.name not in RULES:
+        raise ConfigError(f"--rule must be one of {', '.join(RULES)}, got {choice.name!r}")
+    option, attribute = RULES[choice.name]
+    for name, value in choice.options.items():
+        if name != option or type(value) not in (int, float):
+            raise ConfigError(f"--rule {text}: it takes {option}=NUMBER and nothing else")
+    return {"rule": choice.name, **({attribute: choice.options[option]} if choice.options else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +75,25 @@ class PlanRequest:
             raise ConfigError(f"--rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         for name in ("devices", "divisible_by", "max_batch_size", "first_batch_size", "budget"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            if value is not None and (value < 1 or value != int(value)):
+                raise ConfigError(f"{_asked_as(name)} must be a whole number of at least 1, got {value:g}")
         if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
-            raise ConfigError(f"--step-price must be above 0 examples per step, got {self.price:g}")
+            raise ConfigError(f"step_price of --rule price must be above 0 examples per step, got {self.price:g}")
         given = self.lr_exponent
         if given is not None and given != LAW and not (isinstance(given, float) and -1.0 <= given <= 1.0):
             raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {given}")
         if (self.rule == "doubling") != (self.first_batch_size is not None):
-            raise ConfigError("--rule doubling and --first-batch-size go together")
-        if self.rule == "doubling" and self.price is not None:
-            raise ConfigError("--step-price belongs to --rule price")
+            raise ConfigError("--rule doubling starts from a batch size: --rule 'doubling(first_batch_size=64)'")
         for name in ("first_batch_size", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and self.divisible_by and value % self.divisible_by:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} {value} is not a multiple of {self.divisible_by}, as sizes have to be"
+                    f"{_asked_as(name)}: {value} is not a multiple of {self.divisible_by}, as sizes have to be"
                 )
+
+
+def _asked_as(name: str) -> str:
+    return f"{name} of --rule doubling" if name == "first_batch_size" else f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
     if source.critical is None:
         raise ConfigError(
             f"{source.optimizer or source.what}: the critical batch size is unknown, so there is no price of a step: "
-            "give --step-price, in examples per step"
+            "give it in examples per step: --rule 'price(step_price=1000)'"
         )
     return source.critical, f"{rule_text}a step is worth {number(source.critical)} examples, the critical batch size"
 
@@ -61,7 +61,7 @@ def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array
     high = min(high, ask.max_batch_size or math.inf)
     first = ask.first_batch_size
     if first is not None and not low <= first <= high:
-        raise ConfigError(f"--first-batch-size {first} is not between {low:g} and {high:g}")
+        raise ConfigError(f"first_batch_size={first} of --rule doubling is not between {low:g} and {high:g}")
     step = ask.divisible_by or source.grain
     sizes = candidates(low / step, high / step) * step
     if not len(sizes):

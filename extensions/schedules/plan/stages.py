@@ -54,10 +54,15 @@ def _text(table: str) -> str:
         raise DataError(f"cannot read {table}: {reason(error)}") from None
 
 
+MEASURED = (".json", ".parquet", ".csv", ".tsv")
+"""Ends of the names of files with measurements, see :func:`extensions.schedules.plan.answer.sources`."""
+
+
 def is_table(text: str) -> bool:
-    """Return whether a text is a table of stages, or the name of a file that contains one, but not of a folder."""
+    """Return whether a text is a table of stages, or the name of a file that contains one, but not of a folder or of a
+    file with measurements."""
     try:
-        if Path(text).is_dir():
+        if Path(text).is_dir() or Path(text).suffix in MEASURED:
             return False
         return Path(text).is_file() or re.search(r"[:\s=]", text) is not None
     except (OSError, ValueError):  # too long for a file name, or not a valid one

@@ -1,4 +1,4 @@
-"""Presentation of ``cbs schedule losses``: what it writes and prints."""
+"""Presentation of ``cbs schedule judge`` where trials end at a budget: what it writes and prints."""
 
 from __future__ import annotations
 

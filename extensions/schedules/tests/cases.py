@@ -5,12 +5,12 @@ from tests.cases import PRESENT, Flags, answer
 FLAGS = {
     "schedule judge": Flags(
         {
-            "extensions.schedules.judge.answer.schedules": answer,
+            "extensions.schedules.judge.judge": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
-        }
+        },
+        cases={"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")},
     ),
-    "schedule losses": Flags({"extensions.schedules.losses.schedule_losses": answer, **PRESENT}),
     "schedule plan": Flags(
         {
             "extensions.schedules.plan.answer.sources": lambda *_, **__: ([], None),
@@ -21,13 +21,8 @@ FLAGS = {
         },
         base=["FOLDER"],
         cases={
-            "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
-            "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
+            "--rule": (["--rule", "doubling(first_batch_size=8)"], "rule='doubling', price=None"),
             "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
-        },
-        instead={
-            "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
-            "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
         },
     ),
 }
@@ -36,8 +31,8 @@ MISTAKES = [
     (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
     (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
     (
-        ["schedule", "plan", "0:8", "--budget", "4K", "--step-price", "3", "--resamples", "200"],
-        ["--step-price, options of the intervals"],
+        ["schedule", "plan", "0:8", "--budget", "4K", "--rule", "price(step_price=3)", "--resamples", "200"],
+        ["--rule, options of the intervals"],
     ),
     (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
     (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
@@ -46,7 +41,6 @@ MISTAKES = [
     (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
 ]
 
-CALLS = {"schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"]}
 
 ASKING = {"TRAINERS": "schedule plan 0:8 --budget 1000"}
 """A command that needs the entry, or all entries, of a registry."""

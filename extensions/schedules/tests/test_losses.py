@@ -205,8 +205,10 @@ def test_a_batch_that_does_not_fit_is_told(world: Store) -> None:
 
 def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[..., tuple[int, str, str]]) -> None:
     add(world, bowl(3.0))
-    code, out, err = run("schedule", "losses", world.root, "--resamples", 100)
+    code, out, err = run("schedule", "judge", world.root, "--resamples", 100)
     assert code == 0, err
+    code, _, refused = run("schedule", "judge", world.root, "--target", 3, "--devices", 2, "--definition", "sfo")
+    assert (code, "--target NUMBER, --definition, --devices: these trials end at a budget" in refused) == (2, True)
     assert "less that of" not in out
     assert "stages" in out
     (picture,) = figures_of(schedule_losses(world.root, CONFIG))
@@ -215,4 +217,4 @@ def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[...
     assert axes.get_ylabel() == "validation loss at the end"
     assert list(picture.table["optimizer"]) == ["constant, B = 16", "constant, B = 64", "stages from 16"]
     assert to_json(schedule_losses(world.root, CONFIG))["entries"][2]["against"][0]["batch_size"] == 16
-    assert (world.root / "analysis" / "schedule_losses" / "figures" / "schedule_losses.png").is_file()
+    assert (world.root / "analysis" / "schedules" / "figures" / "schedule_losses.png").is_file()

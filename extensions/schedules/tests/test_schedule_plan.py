@@ -387,8 +387,8 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
         ({"divisible_by": 1000}, "no multiple of 1000"),
         ({"max_batch_size": 31, "divisible_by": 2}, "not a multiple of 2, as sizes"),
         ({"rule": "cube"}, "one of price, doubling"),
-        ({"rule": "doubling"}, "go together"),
-        ({"rule": "doubling", "first_batch_size": 8, "price": 2.0}, "belongs to"),
+        ({"rule": "doubling"}, "starts from a batch size"),
+        ({"rule": "doubling", "first_batch_size": 8.5}, "must be a whole number"),
         ({"rule": "doubling", "first_batch_size": 1024}, "is not between 4 and 256"),
         ({"price": 0.0}, "above 0"),
         ({"lr_exponent": 2.0}, "between -1 and 1"),
@@ -403,7 +403,7 @@ def test_off_the_hyperbola_the_constant_is_that_of_the_curve(tmp_path: Path) -> 
     sweep(tmp_path, {"adamw": truth}, seeds=2, lrs=(2e-3, 8e-3), batch_sizes=(4, 16, 64, 256), growth=1.1)
     (source,) = of_sweep(tmp_path, CONFIG, [2.8, 2.4], None)
     # steps times examples are least at 3, below every batch size that was measured
-    with pytest.raises(ConfigError, match="give --step-price"):
+    with pytest.raises(ConfigError, match=r"--rule 'price\(step_price"):
         plan_schedule([source], PlanRequest(), CONFIG)
     (plan,) = plan_schedule([source], PlanRequest(price=42.0), CONFIG).plans
     # at the best of two learning rates, up to 12 % slower than the best of all
@@ -565,12 +565,13 @@ def test_table_json_and_figure_agree(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give one of a results folder"),
+        (("FOLDER", "--rule", "price(first=3)"), "takes step_price=NUMBER and nothing else"),
+        (("FOLDER", "--rule", "cube"), "one of price, doubling"),
         (("FOLDER", "--tokens-per-example", 4), "examples of these results have 32"),
         (("FOLDER", "--tokens-per-example", 0), "at least 1"),
-        (("FOLDER", "--ratio", 2), "goes with --trace"),
-        (("--trace", "x.json", "--ratio", -1), "above 0"),
-        (("--curve", "x.csv", "--target", 2), "goes with a results folder"),
+        (("FOLDER", "--ratio", 2), "goes with a noise_scale.json"),
+        (("x.json", "--ratio", -1), "above 0"),
+        (("x.json", "--target", 2), "goes with a results folder"),
         (("FOLDER", "--export", "nemo"), "unknown trainer"),
         (("FOLDER", "--budget", "1T"), "measure further"),
     ],
@@ -614,7 +615,7 @@ def test_what_local_writes_can_be_planned_from(tmp_path: Path, run: Callable[...
     code, _, err = run("local", tmp_path, "--resamples", 200, "--noise-share", 0)
     assert (code, err) == (0, "")
     folder = tmp_path / "analysis" / "local"
-    (source,), end = sources(None, CONFIG, curve=folder / "curve-adamw.csv", budget="400000")
+    (source,), end = sources(folder / "curve-adamw.csv", CONFIG, budget="400000")
     assert end == 400_000
     table = pd.read_csv(folder / "checkpoints.csv")
     assert [phase.critical.value for phase in source.phases] == pytest.approx(

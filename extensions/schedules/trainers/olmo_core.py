@@ -40,7 +40,7 @@ class OlmoCore(TrainerFormat):
             if max(before, after) % min(before, after):
                 raise ConfigError(
                     f"OLMo-core changes the batch size by whole factors, and {before} to {after} is none: use "
-                    "--rule doubling"
+                    "--rule 'doubling(first_batch_size=N)'"
                 )
             root, factor = math.sqrt(after / sizes[0]), export.lr_factors[stage]
             low, high = factor.interval

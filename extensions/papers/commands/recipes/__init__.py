@@ -10,11 +10,11 @@ from sweeps.commands import AsJson
 
 
 def command(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Recipes of papers: what each one looks for, and what was found.
+    """Recipes of papers: what each one looks for, and what it costs.
 
-    Without a subcommand: list them with their cost.
+    What one of them does, and what it expects: 'cbs reproduce NAME --dry-run'.
 
-    Example: cbs recipes show merit-gpt2
+    Example: cbs recipes
 
     Example: cbs recipes --json
     """

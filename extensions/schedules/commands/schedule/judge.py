@@ -8,26 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import AnswerWriter, ResultsPath, Targets, answer_with, config_of, options, times_of
+from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options, times_of
 
 
-@options(config=config_of, times=times_of, answer=answer_with)
+@options(asked=asked_of, config=config_of, times=times_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
-    target: Targets = None,
     devices: Annotated[int, typer.Option(help="Devices that share a step, to compute hours.", min=1)] = 1,
     *,
+    asked: Asked,
     times: Any,
     config: AnalysisConfig,
     answer: AnswerWriter,
 ) -> None:
     """Compare batch schedules with the constant batch sizes of the same sweep.
 
+    By the steps and examples to the target; or where trials end at a budget, by the final metric.
+
     Example: cbs schedule judge results/ --target 2.4 --throughput throughput.csv
 
-    Example: cbs schedule judge results/ --devices 8
+    Example: cbs schedule judge results/seesaw --target gradient_norm
     """
-    from extensions.schedules.judge.answer import schedules
+    from extensions.schedules.judge import judge
 
-    judged_schedules = schedules(results, config, targets=target or None, throughput=times, devices=devices)
-    answer(judged_schedules, results / "analysis" / "schedules")
+    about: dict[str, Any] = {"targets": asked.targets, "metric": asked.metric, "throughput": times, "devices": devices}
+    answer(judge(results, config, **about), results / "analysis" / "schedules")

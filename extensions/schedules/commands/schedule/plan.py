@@ -19,35 +19,27 @@ TRAINERS = listed("extensions.schedules.trainers")
 @options(times=times_of, config=level_of, answer=answer_with)
 def command(
     source: Annotated[
-        str | None,
+        str,
         typer.Argument(
-            metavar="[RESULTS_OR_TABLE]",
-            help="A sweep, or a folder of sweeps; or an existing schedule, to see its steps: where each "
-            "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
-            f"({TRAINERS}), as text or the name of a file.",
+            metavar="[RESULTS_OR_FILE]",
+            help="A sweep, or a folder of sweeps; noise_scale.json of cbs noise-scale, or steps.parquet of a trial; a "
+            "table of examples, critical_batch_size, batch_size [, low, high], as of cbs local; or an existing "
+            "schedule, to see its steps: where each stage begins and its batch size, '0:768 250B:1536 500B:3072', or "
+            f"what a trainer takes ({TRAINERS}), as text or the name of a file.",
+            show_default=True,
         ),
-    ] = None,
+    ] = "results",
     target: Targets = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a sweep: noise_scale.json of cbs noise-scale, or steps.parquet of a trial."),
-    ] = None,
-    curve: Annotated[
-        Path | None,
-        typer.Option(help="Instead of a sweep: a table of examples, critical_batch_size, batch_size [, low, high]."),
-    ] = None,
-    ratio: Annotated[float, typer.Option(help="With --trace: ratio of critical batch size to noise scale.")] = 1.0,
+    ratio: Annotated[float, typer.Option(help="With noise scales: critical batch size over noise scale.")] = 1.0,
     optimizer: Annotated[str | None, typer.Option(help="Optimizer to plan for. Default: all.")] = None,
-    rule: Annotated[str, typer.Option(help="How batch sizes are chosen: price or doubling.")] = "price",
-    price: Annotated[
-        float | None,
+    rule: Annotated[
+        str,
         typer.Option(
-            "--step-price",
-            help="Examples that saving one step is worth. Default: least time where step times are known, else the "
-            "critical batch size.",
+            help="How batch sizes are chosen: 'price(step_price=1000)', with the examples that saving one step is "
+            "worth (default: least time where step times are known, else the critical batch size), or "
+            "'doubling(first_batch_size=64)'."
         ),
-    ] = None,
-    first_batch_size: Annotated[int | None, typer.Option(help="Batch size that rule doubling starts from.")] = None,
+    ] = "price",
     max_batch_size: Annotated[int | None, typer.Option(help="Largest batch size of the plan.")] = None,
     divisible_by: Annotated[
         int | None,
@@ -92,14 +84,15 @@ def command(
     Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
     from extensions.schedules.plan.answer import plan_schedule, sources
-    from extensions.schedules.plan.plans import LAW, PlanRequest
+    from extensions.schedules.plan.of_trace import is_trace
+    from extensions.schedules.plan.plans import LAW, PlanRequest, rule_of
     from extensions.schedules.plan.stages import is_table, stages
     from extensions.schedules.trainers import exported
 
-    if source is not None and is_table(source):
+    if is_table(source):
         planning = {
-            "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--step-price": price,
-            "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
+            "--target": target, "--optimizer": optimizer,
+            "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
             "--lr-exponent": lr_exponent, "--export": export, "--throughput": times, "--ratio": ratio != 1.0,
             "--rule": rule != "price", "--devices": devices != 1,
             "options of the intervals": config != AnalysisConfig(),
@@ -110,24 +103,22 @@ def command(
             )
         answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
         return
-    results = None if source is None else Path(source)
-    if sum(given is not None for given in (results, trace, curve)) != 1:
-        raise ConfigError("give one of a results folder, --trace and --curve")
     plan_sources, end = sources(
-        results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
-        budget=budget, tokens_per_example=tokens_per_example,
+        source, config, targets=target or None, ratio=ratio, optimizer=optimizer, budget=budget,
+        tokens_per_example=tokens_per_example,
     )  # fmt: skip
     try:
         power = LAW if lr_exponent == "law" else None if lr_exponent is None else float(lr_exponent)
     except ValueError:
         raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {lr_exponent}") from None
     ask = PlanRequest(
-        rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
-        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=power, budget=end,
+        **rule_of(rule), throughput=times, devices=devices, divisible_by=divisible_by, max_batch_size=max_batch_size,
+        lr_exponent=power, budget=end,
     )  # fmt: skip
     plans = plan_schedule(plan_sources, ask, config)
     if export is None:
-        answer(plans, None if results is None else results / "analysis" / "schedule_plan")
+        swept = not (is_trace(source) or Path(source).is_file())
+        answer(plans, Path(source) / "analysis" / "schedule_plan" if swept else None)
         return
     text, notes = exported(plans, export)
     for note in notes:
