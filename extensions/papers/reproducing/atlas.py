@@ -19,9 +19,9 @@ from extensions.papers.reproducing.telling import told
 HEAD = """# Atlas: what of the literature was found again
 
 Which published statements hold here? Each was written into its recipe before the recipe was first run. Tables have
-those with an answer: the published value, ours with a 95 % interval, and the [verdict](papers.md#verdicts). Below them
-stand those that [cannot be told](papers.md#verdicts) at this scale; their numbers are in `extensions/papers/atlas/`,
-from which `cbs recipes atlas` makes this page. Seconds are of one core.
+those with an answer: the published value, ours with a 95 % interval, and the [verdict](papers.md#verdicts). The numbers
+of those that cannot be told are in `extensions/papers/atlas/`, from which `cbs recipes atlas` makes this page. Seconds
+are of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
@@ -52,24 +52,41 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
     if seconds := [table["seconds"] for table in tables if "seconds" in table]:
         some = "" if len(seconds) == len(tables) else f", {len(seconds)} of {len(tables)} measured"
         yield f"A recipe takes {median(seconds):,.0f} s in the median, {max(seconds):,} s at most{some}."
+    dates = [table["date"] for table in tables]
     if missing := [name for name in PAPERS.names() if name not in {table["recipe"] for table in tables}]:
         yield f"\nNot recorded here, so neither found nor missed: {', '.join(f'`{name}`' for name in missing)}."
+    yield f"Recorded {' to '.join(sorted({min(dates), max(dates)}))}."
+    nothing = [table for table in tables if table["complete"] and len(_unknown(table)) == len(table["verdicts"])]
     for table in tables:
-        yield from _section(table)
+        if table not in nothing:
+            yield from _section(table)
+    if nothing:
+        yield "\n## Recipes without an answer at this scale\n"
+    for table in nothing:
+        yield f"- {_source(table)}: {'; '.join(_unknown(table))}."
+
+
+def _unknown(table: dict[str, Any]) -> list[str]:
+    """The statements of a recipe that cannot be told."""
+    return [row["claim"] for row in table["verdicts"] if row["verdict"] == Reproduced.UNKNOWN]
+
+
+def _source(table: dict[str, Any]) -> str:
+    """Paper, command and time."""
+    seconds = f", {table['seconds']:,} s" if "seconds" in table else ""
+    return f"{table['paper']}. `{table['command']}`{seconds}"
 
 
 def _section(table: dict[str, Any]) -> Iterator[str]:
     """Yield the section of a recipe: what was found in a table, then what cannot be told."""
-    seconds = f", {table['seconds']:,} s" if "seconds" in table else ""
     yield f"\n## {table['title']}\n"
-    yield f"{table['paper']}. `{table['command']}`, {table['date']}{seconds}."
+    yield f"{_source(table)}."
     if not table["complete"]:
         yield "Not complete: a limit was reached, or trials failed."
-    open_ones = [row for row in table["verdicts"] if row["verdict"] == Reproduced.UNKNOWN]
-    if answered := [row for row in table["verdicts"] if row not in open_ones]:
+    if answered := [row for row in table["verdicts"] if row["verdict"] != Reproduced.UNKNOWN]:
         yield from _rows(answered)
-    if open_ones:
-        yield f"\nCannot be told: {'; '.join(row['claim'] for row in open_ones)}."
+    if unknown := _unknown(table):
+        yield f"\nCannot be told: {'; '.join(unknown)}."
 
 
 def _rows(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
