@@ -61,9 +61,9 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
         if table not in nothing:
             yield from _section(table)
     if nothing:
-        yield "\n## Recipes without an answer at this scale\n"
+        yield "\n## Recipes without an answer at this scale\n\nTheir statements: `cbs reproduce NAME --dry-run`.\n"
     for table in nothing:
-        yield f"- {_source(table)}: {'; '.join(_unknown(table))}."
+        yield f"- {_source(table)}: {table['title']}"
 
 
 def _unknown(table: dict[str, Any]) -> list[str]:
