@@ -89,5 +89,7 @@ def meanings() -> dict[str, str]:
         by_word[name] = f"a definition of the critical batch size. {first}"
     for line in (line for line in text.splitlines() if line.startswith("| ") and not line.endswith("| meaning |")):
         word, *command, said = (cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-        by_word[f"{word} ({command[0]})" if command else word] = said
+        words, meant = word.split("; "), said.split("; ")
+        for each, means in zip(words, meant, strict=True) if len(words) == len(meant) else ((word, said),):
+            by_word[f"{each} ({command[0]})" if command else each] = means
     return by_word

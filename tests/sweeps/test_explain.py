@@ -31,6 +31,11 @@ def test_a_word_has_its_meaning(run, words, said):
     assert "](" not in out
 
 
+def test_of_words_in_one_row_each_has_its_own_meaning():
+    assert found_in("factor k", meanings()) == {"factor k (cbs branch)": "batch size of a branch over that of its trunk"}
+    assert len(found_in("constant is better", meanings())) == 1
+
+
 def test_every_status_and_definition_is_there():
     known = meanings()
     assert {*map(str, TrialStatus), *DEFINITIONS} <= set(known)

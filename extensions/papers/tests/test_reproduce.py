@@ -200,7 +200,9 @@ def test_the_atlas_says_once_what_rows_share_and_lists_what_cannot_be_told() -> 
     unknown = row | {"claim": "d", "verdict": "cannot be told at this scale", "why": ["a"]}
     both = page(row, unknown, unknown | {"claim": "e"})
     assert both.endswith("| c | p (s) |  | differs |\n\nCannot be told: d; e.")
-    assert page(unknown).endswith("answer at this scale\n\nTheir statements: `cbs reproduce NAME --dry-run`.\n\n- x. `x`, 7 s: x")
+    assert page(unknown).endswith(
+        "answer at this scale\n\nTheir statements: `cbs reproduce NAME --dry-run`.\n\n- x. `x`, 7 s: x"
+    )
 
 
 def test_the_atlas_says_how_many_recipes_were_timed() -> None:
