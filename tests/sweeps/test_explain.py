@@ -32,7 +32,9 @@ def test_a_word_has_its_meaning(run, words, said):
 
 
 def test_of_words_in_one_row_each_has_its_own_meaning():
-    assert found_in("factor k", meanings()) == {"factor k (cbs branch)": "batch size of a branch over that of its trunk"}
+    assert found_in("factor k", meanings()) == {
+        "factor k (cbs branch)": "batch size of a branch over that of its trunk"
+    }
     assert len(found_in("constant is better", meanings())) == 1
 
 
