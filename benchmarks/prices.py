@@ -3,7 +3,7 @@
     python -m benchmarks.prices [--gpu-hour 2.5] [--write docs/prices.md]
 
 A run at B_crit sees 20 tokens for each parameter, its FLOPs are 6 N D, and an H100 works at 40 % of its peak
-(:mod:`sweeps.outlook.compute`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
+(:mod:`sweeps.outlook.price`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeps.outlook.compute import accelerator_hours, training_flops
-from sweeps.outlook.price import RUNS, CriticalRun, Price, branch_price, noise_scale_price, price, span
+from sweeps.outlook.price import (
+    RUNS,
+    CriticalRun,
+    Price,
+    accelerator_hours,
+    branch_price,
+    noise_scale_price,
+    price,
+    span,
+    training_flops,
+)
 
 MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}
 """Number of parameters by name."""

@@ -121,8 +121,8 @@ FLAGS: dict[str, Flags] = {
     "optimizers": Flags(
         {
             "sweeps.spec.catalogue.catalogue": list,
-            "sweeps.spec.listing.overview": "the list",
-            "sweeps.spec.listing.routed": dict,
+            "sweeps.spec.catalogue.overview": "the list",
+            "sweeps.spec.catalogue.routed": dict,
         },
         cases={
             "names": (["muon"], "catalogue(['muon'])"),

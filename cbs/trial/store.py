@@ -9,7 +9,7 @@ Layout of one sweep folder::
     trials/<trial id>/last-lines.txt   only if its process died: the last lines it wrote
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
     kept/<fingerprint>/<examples>.pt   state of a trial of that fingerprint, from which branches start
-    too-large.json                  pass sizes that did not fit into memory, if any (:mod:`sweeps.folder.pass_sizes`)
+    too-large.json                  pass sizes that did not fit into memory, if any (:mod:`sweeps.running.worker`)
     trials/<trial id>.damaged          renamed by a sweep because a file in it could not be read
 
 A trial is written to a hidden folder beside its final place and then renamed, so a reader never sees half a trial and a

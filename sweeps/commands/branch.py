@@ -11,10 +11,7 @@ import typer
 from analysis.consoles import errors
 from analysis.options import options
 from sweeps.commands import panel
-from sweeps.commands.sweep import output_flags
-from sweeps.external.flags import program_flags
-from sweeps.running.flags import resource_flags
-from sweeps.spec.sweep_flags import sweep_flags
+from sweeps.commands.sweep import output_flags, program_flags, resource_flags, sweep_flags
 
 
 def trunk_flags(

@@ -53,7 +53,7 @@ def command(
         from cbs.optimizers import OPTIMIZERS
         from cbs.trial.config import Choice
         from sweeps.recipes import RECIPES
-        from sweeps.spec import catalogue, listing
+        from sweeps.spec import catalogue
         from sweeps.spec.overrides import override
 
         entries = catalogue.catalogue(names)
@@ -66,19 +66,19 @@ def command(
             asked = RECIPES.make("default").replace(
                 optimizers=tuple(Choice(name=name) for name in names), workload=Choice(name=workload)
             )
-            routings = listing.routed(override(asked, settings or ()))
+            routings = catalogue.routed(override(asked, settings or ()))
     if as_json:
         shown = [entry.to_json() for entry in entries]
         for row in shown:
             if row["name"] in routings:
-                row["routing"] = listing.routing_json(routings[row["name"]])
+                row["routing"] = catalogue.routing_json(routings[row["name"]])
         typer.echo(json.dumps(shown, indent=2, allow_nan=False))
         return
     out = console()
     if not names:
-        out.print(listing.overview(entries))
+        out.print(catalogue.overview(entries))
         return
     for place, entry in enumerate(entries):
-        out.print(*([""] if place else []), listing.details(entry), sep="\n")
+        out.print(*([""] if place else []), catalogue.details(entry), sep="\n")
         if entry.spec.name in routings:
-            out.print("", listing.routing_table(routings[entry.spec.name]), sep="\n")
+            out.print("", catalogue.routing_table(routings[entry.spec.name]), sep="\n")

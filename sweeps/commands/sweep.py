@@ -10,12 +10,178 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import options
-from cbs.registry import listed
+from cbs.registry import completing, listed
 from sweeps.commands import panel
-from sweeps.external.flags import program_flags
-from sweeps.launching.flags import ending_flags
-from sweeps.running.flags import resource_flags
-from sweeps.spec.sweep_flags import sweep_flags
+
+
+def ending_flags(
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Half-width of the interval of ln B_crit to reach: 0.2, or 0.35 in quick; none with --batch-sizes."
+        ),
+    ] = None,
+    max_runs: Annotated[
+        float | None,
+        typer.Option(help="End after the examples of so many runs at B_crit, per optimizer (100)."),
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds."),
+    ] = None,
+    max_examples: Annotated[
+        float | None,
+        typer.Option(help="Start no trial after this many examples in total: 1e7.", hidden=True),
+    ] = None,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop after this long; the same command resumes.",
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    """Return the given options by the names of the parameters."""
+    return dict(locals())
+
+
+def resource_flags(
+    workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
+    workers_per_trial: Annotated[
+        int,
+        typer.Option(help="Processes that share a trial.", hidden=True),
+    ] = 1,
+    gpus_per_trial: Annotated[
+        float | None,
+        typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
+    ] = None,
+    launch: Annotated[
+        str, typer.Option(help="Starts a --command as a job and waits for it: 'sbatch --wait ...'.", hidden=True)
+    ] = "",
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.", hidden=True)] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Use a cluster that obeys everybody, without a token.", hidden=True),
+    ] = False,
+) -> dict[str, Any]:
+    """Return the given options as keyword arguments of :class:`sweeps.running.resources.Resources`."""
+    return dict(locals())
+
+
+def program_flags(
+    command: Annotated[
+        str | None,
+        typer.Option(
+            help="The program, with {batch_size}, {lr}, {seed} and {folder} where their values go. Needs --metric, "
+            "--direction, --metric-unit, --example-unit.",
+        ),
+    ] = None,
+    reads: Annotated[
+        str,
+        typer.Option(
+            help="Its log: report, csv, tensorboard, nanogpt, 'stdout(step=..., metric=...)', ...",
+            show_default=False,
+            hidden=True,
+        ),
+    ] = "report",
+    metric: Annotated[str | None, typer.Option(help="Its metric; of a workload, a further one.", hidden=True)] = None,
+    direction: Annotated[str | None, typer.Option(help="Better is below or above the target.", hidden=True)] = None,
+    metric_unit: Annotated[
+        str | None, typer.Option(help="Unit of the metric, such as nats/token.", hidden=True)
+    ] = None,
+    example_unit: Annotated[
+        str | None, typer.Option(help="What one example is, such as sequence.", hidden=True)
+    ] = None,
+    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.", hidden=True)] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column in the log. Repeats.", hidden=True),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="What {resume} becomes in a resumed trial.", hidden=True),
+    ] = None,
+) -> dict[str, Any]:
+    """Return the given options as arguments of :func:`sweeps.external.asked.program_of`."""
+    given = dict(locals())
+    return given | {"columns": given.pop("column")}
+
+
+def sweep_flags(
+    optim: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Optimizer: {listed('cbs.optimizers')}; one of 'cbs optimizers --libraries'; or package.module:name. "
+            "With options: 'muon(nesterov=false)'. Repeats.",
+            autocompletion=completing("cbs.optimizers"),
+        ),
+    ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help=f"One of {listed('sweeps.recipes')}.", show_default=False, autocompletion=completing("sweeps.recipes")
+        ),
+    ] = "default",
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{listed('cbs.workloads')}, or package.module:function.", autocompletion=completing("cbs.workloads")
+        ),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXAMPLES",
+            help="In place of a target, examples that every trial sees: 2e6, 1e6,2e6,4e6 or '64M tokens'.",
+        ),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two. Default: found."),
+    ] = None,
+    lrs: Annotated[
+        str | None,
+        typer.Option(help="1e-3,2e-3, or one per batch size: sqrt:5e-3@32768, 64:1e-3,128:2e-3. Default: a search."),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Batch-size schedule: {listed('cbs.schedules.batch_size')}, or package.module:name. Repeats.",
+            hidden=True,
+        ),
+    ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION=VALUES",
+            help="Also tune an option: momentum=0.9,0.95; or run a sweep for each value of a setting. Repeats.",
+            hidden=True,
+        ),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RESULTS", help="Start the search at the best learning rates there.", hidden=True
+        ),
+    ] = None,
+    from_checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Start every trial from a checkpoint.", hidden=True),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Others: 'cbs explain --settings'. Repeats.",
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    """Return the given options by the names of the parameters."""
+    return dict(locals())
 
 
 def output_flags(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import platform
+import shlex
 import socket
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,8 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
-from sweeps.external.job import Job
 from sweeps.external.nodes import call_nodes
-from sweeps.external.process import MOST_OUTPUT, Process
+from sweeps.external.process import GRACE, MOST_OUTPUT, OUTPUT, Process
 from sweeps.external.trainer import ALONE, ExternalTrainer, environment_of
 
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
@@ -47,7 +48,7 @@ def run_command(
         folder: folder for the program and its output; it is kept. What an earlier attempt left there is moved aside, or
             stays if the program can resume.
         path: working folder of the program.
-        launch: line that starts the program as a job, see :mod:`sweeps.external.job`; empty to start it here.
+        launch: line that starts the program as a job, see :mod:`sweeps.external.run`; empty to start it here.
         nodes: number of nodes on which it is started; this is the first, see :mod:`sweeps.external.nodes`.
         meeting: ``name@host`` of these nodes.
         threads: number of cores of the trial, which programs take from ``OMP_NUM_THREADS``.
@@ -190,3 +191,73 @@ def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Endi
         TrialStatus.BUDGET_EXHAUSTED,
         f"{trial.target} not reached: the command ended by itself at step {last.step}; last value {last.value:.4g}",
     )
+
+
+LOOK = 1.0
+"""Seconds between two looks of a job at whether it is wanted."""
+
+_SCRIPT = """#!/bin/bash
+# A trial of cbs sweep --launch; ends when {wanted} is gone.
+cd {path} || exit
+exec >>{output} 2>&1
+[ -e {wanted} ] || exit 143
+hostname >{wanted}
+{exports}
+set -m
+{command} &
+program=$!
+exec 2>/dev/null  # what the shell itself says of jobs
+trap 'kill -- -$program' TERM
+(while [ -e {wanted} ]; do sleep {look:g}; done; kill -- -$program; sleep {grace:g}; kill -9 -- -$program) &
+watch=$!
+wait $program
+code=$?
+kill -- -$watch
+exit $code
+"""
+_LAUNCHER = """trap 'rm -f "$0"' EXIT; trap 'exit 143' TERM; "$@" & wait $!"""
+
+
+class Job:
+    """A trial as a job of its own, ``cbs sweep --launch 'sbatch --wait ...'``, where Ray may not span nodes.
+
+    The launcher gets a script as its last argument, starts it anywhere, waits for its end and exits with its code.
+    Between the two stands a file in the folder of the trial, which both sides see: the job ends when it is gone. It is
+    empty while the job waits, and removed when the launcher ends, is told to end or, by :mod:`sweeps.external.guard`,
+    when the sweep is gone; so a job that begins after its sweep has ended, ends at once.
+
+    Args:
+        launcher: the launcher and its arguments, before the script.
+        command: the program and its arguments.
+        environment: environment variables of the program beside those that the launcher hands on.
+        folder: folder of the trial, which the node of the job sees under the same path.
+        path: working folder of the program.
+
+    Attributes:
+        command: what to start here in place of the program.
+    """
+
+    def __init__(
+        self, launcher: Sequence[str], command: Sequence[str], environment: Mapping[str, str], folder: Path, path: str
+    ) -> None:
+        for left in folder.glob("job-*"):  # of an attempt whose machine is gone, and whose job may still run
+            left.unlink()
+        self._wanted, script = folder / f"job-{uuid.uuid4().hex}", folder / "job.sh"
+        places = {"wanted": self._wanted, "path": path, "output": folder / OUTPUT}
+        lines = {
+            "exports": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+            "command": shlex.join(command),
+            **{name: shlex.quote(str(place)) for name, place in places.items()},
+        }
+        script.write_text(_SCRIPT.format(**lines, grace=GRACE, look=LOOK))
+        script.chmod(0o755)
+        self._wanted.touch()
+        self.command = ["bash", "-c", _LAUNCHER, str(self._wanted), *launcher, str(script)]
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job has not begun."""
+        try:
+            return self._wanted.stat().st_size == 0
+        except FileNotFoundError:
+            return False

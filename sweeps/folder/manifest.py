@@ -148,7 +148,8 @@ def own_code(sweep: Sweep) -> dict[str, str]:
     modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)}
     files |= {word: word for word in shlex.split(options.get("command", "")) if word.endswith(".py")}
-    hashes = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
+    there = {name: Path(file) for name, file in files.items() if file and Path(file).is_file()}
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in there.items()}
     if ":" in sweep.trial.workload.name and built(sweep.trial.workload).data_hash is None:
         hashes[f"first examples of {sweep.trial.workload.name}"] = _examples_hash(built(sweep.trial.workload))
     return hashes
@@ -161,10 +162,6 @@ def _examples_hash(workload: Workload) -> str:
     for leaf in tree_leaves(batch):
         digest.update(str(leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf).encode())
     return digest.hexdigest()[:16]
-
-
-def _source_hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def hardware() -> dict[str, Any]:

@@ -67,7 +67,8 @@ class Nearness:
         """One line to show when a trial has spent its budget and none has reached the target; ``None`` otherwise."""
         if self.reached or self._spent is None or self._budget is not None:
             return None
-        spent, values = self._spent, _finite(self._spent)
+        spent = self._spent
+        values = [row.value for row in spent.evaluations if math.isfinite(row.value)]
         config, ends = spent.config, ""
         if values:
             nearest = min(values, key=self.target.distance)
@@ -137,7 +138,3 @@ def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
     if not matched:
         share = (distances[0] - min(distances)) / distances[0] if values and distances[0] > 0 else 0.0
         yield f"an easier --target or a longer budget (it came {100 * share:.3g} % of the way)"
-
-
-def _finite(result: TrialResult) -> list[float]:
-    return [row.value for row in result.evaluations if math.isfinite(row.value)]

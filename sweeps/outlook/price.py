@@ -12,22 +12,48 @@ scale. Both are priced in the same unit; they need only the number of steps of a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from analysis.phrases import number
 from cbs.errors import ConfigError
 from cbs.workloads import WORKLOADS
-from sweeps.outlook.compute import accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.durations import duration
 from sweeps.search.search import Search
 from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
 from sweeps.spec.workload import built
+
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
+
+PEAK, UTILISATION = 989e12, 0.4
+"""FLOP/s of one H100 in bfloat16 without sparsity (its data sheet), and the fraction of them that training achieves."""
+
+
+def training_flops(parameters: int, tokens: float) -> float:
+    """Return 6 N D, with N ``parameters`` and D ``tokens``."""
+    return FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens
+
+
+def accelerator_hours(flops: float, rate: float = PEAK * UTILISATION) -> float:
+    """Return the hours on one accelerator that achieves ``rate`` FLOP/s."""
+    return flops / rate / 3600.0
+
+
+def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool = False) -> int:
+    """Return the number of parameters of a model, shared ones counted once; it is built without memory for them."""
+    with torch.device("meta"):
+        model = build()
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    left_out = sum(table.numel() for table in tables) if without_embeddings else 0
+    return sum(parameter.numel() for parameter in model.parameters()) - left_out
+
 
 Range = tuple[float, float, float]
 """A low, a typical and a high value."""

@@ -14,11 +14,19 @@ from cbs.files import atomic_file
 from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
-from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, training_flops
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.price import model_of, on_processor, price_lines, price_report
+from sweeps.outlook.price import (
+    PEAK,
+    UTILISATION,
+    accelerator_hours,
+    model_of,
+    on_processor,
+    price_lines,
+    price_report,
+    training_flops,
+)
 from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search

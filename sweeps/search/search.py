@@ -28,7 +28,7 @@ from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
 from sweeps.search.study_progress import START, StudyProgress, doubted, inner, outcomes
 from sweeps.search.trial_table import SEED_DEVIATION
-from sweeps.search.warm_start_law import expected_from
+from sweeps.search.warm_start import expected_from
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
@@ -128,7 +128,8 @@ class Search:
         """
         if study not in self._best:
             lrs, table = self.lrs(study), self.table(study)
-            row = best_lr(table, self._ran(study, lrs)) if lrs else None
+            ran = np.array([[lr in self.results[cell] for cell in self._cells_of(study)] for lr in lrs])
+            row = best_lr(table, ran) if lrs else None
             reached = np.array([]) if row is None else table[row][np.isfinite(table[row])]
             self._best[study] = None if row is None else (lrs[row], float(np.exp(np.log(reached).mean())))
         return self._best[study]
@@ -194,9 +195,6 @@ class Search:
         if (cell, lr) not in self._trials:
             self._trials[cell, lr] = self.sweep.trial_at(cell, lr)
         return self._trials[cell, lr]
-
-    def _ran(self, study: StudyKey, lrs: tuple[float, ...]) -> np.ndarray:
-        return np.array([[lr in self.results[cell] for cell in self._cells_of(study)] for lr in lrs])
 
     def _load(self, result: TrialResult) -> None:
         """Add a stored trial if it belongs to this sweep, whatever its learning rate."""
@@ -335,8 +333,8 @@ class Search:
         larger = self._larger(course)
         if larger is None or self.objective.judged is None:
             return []
-        first, *_ = self.sweep.axes.seeds_of(course.study)
-        return doubted(course, larger, self._lattices[course.study.optimizer], first)
+        lattice = self._lattices[course.study.optimizer]
+        return doubted(course, larger, lattice, self.sweep.axes.seeds_of(course.study)[0])
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
@@ -344,15 +342,12 @@ class Search:
     def _rules(self, course: StudyProgress) -> Rules:
         """Return the rules of a study, with the unit of costs taken from its first trials."""
         first = [course.seen[place] for place in itertools.islice(course.why, FIRST) if place in course.seen]
-        believes = self.sweep.believes(course.study) and not self._too_slow(course)
-        return replace(
-            self.rules, objective=self.objective.scaled(first), expected=self._law(course), believes=believes
-        )
-
-    def _too_slow(self, course: StudyProgress) -> bool:
-        """Return whether the first seed took more steps than other batch sizes allow at the best learning rate."""
         cell = Cell(course.study.optimizer, course.study.batch_size, self.sweep.axes.seeds_of(course.study)[0])
-        return self._steps.get(cell, 0.0) > self._most_steps(cell)
+        # more steps than other batch sizes allow at the best learning rate: they are wrong about this one
+        too_slow = self._steps.get(cell, 0.0) > self._most_steps(cell)
+        believes = self.sweep.believes(course.study) and not too_slow
+        objective, law = self.objective.scaled(first), self._law(course)
+        return replace(self.rules, objective=objective, expected=law, believes=believes)
 
     def _put(self, cell: Cell, lr: float) -> None:
         if cell not in self._waiting:

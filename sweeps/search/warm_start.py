@@ -3,7 +3,7 @@
 The best learning rate at each batch size and its variance are taken from results of the same optimizer with the same
 options, or else with other options. They are kept in ``sweep.json``, so a continued sweep uses what it first read even
 if the other folder has changed since. They determine where a search starts, never where it ends: see
-:mod:`sweeps.search.warm_start_law`.
+:func:`expected_from`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from sweeps.spec.spec import Sweep
 if TYPE_CHECKING:
     from analysis.estimate.learning_rate_law import LearningRateLaw
     from analysis.read.groups import Group
+import math
+from collections.abc import Sequence
+
+from cbs.trial.lr_law import Expected, expected
 
 AT_AN_EDGE = 1.0
 """Variance of ln lr if the best learning rate is the lowest or highest that was tried."""
@@ -122,3 +126,37 @@ def _prior(source: str, choice: Choice, group: Group, target: str, law: Learning
         log_lrs=tuple(entry.log_lr for entry in used),
         variances=tuple(entry.variance if inside else AT_AN_EDGE for entry in used),
     )
+
+
+MOVED = math.log(2.0)
+"""Prior standard deviation of ln lr between two sweeps of the same optimizer."""
+
+
+def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, float]]) -> Expected:
+    r"""Predict the best learning rate at one batch size, from another sweep and from the sweep's own results.
+
+    .. math:: \ln\eta(B) = \ln\eta_{there}(B) + d(B)
+
+    :math:`\eta_{there}` is the line of :mod:`cbs.trial.lr_law` through the optima of the other sweep. Before any trial
+    has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a prior
+    slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or
+    target that shifts all learning rates alike therefore costs one search only, and the sweep's own optima take over as
+    they arrive: the prior places trials but never decides which learning rate is best.
+
+    Args:
+        prior: best learning rates of the optimizer in the other sweep.
+        at: ln of the batch size asked for.
+        known: the sweep's own optima, each as ln batch size, ln of the best learning rate and its variance; may be
+            empty.
+    """
+
+    def there(size: float) -> Expected:
+        return expected(size, prior.log_sizes, prior.log_lrs, prior.variances)
+
+    law = there(at)
+    if not known:
+        return Expected(law.log_lr, math.hypot(law.deviation, MOVED))
+    sizes, lrs, variances = zip(*known, strict=True)
+    moved = [lr - there(size).log_lr for size, lr in zip(sizes, lrs, strict=True)]
+    rest = expected(at, sizes, moved, variances, slope=0.0)
+    return Expected(law.log_lr + rest.log_lr, rest.deviation)

@@ -22,7 +22,7 @@ class Axes:
     Attributes:
         optimizers: optimizers with their options; one name may appear several times with different options.
         tuned: options of each optimizer, by its name, that are tuned at every batch size like the learning rate, see
-            :mod:`sweeps.spec.flags`; choices that differ only in these options form one curve in an analysis.
+            :mod:`sweeps.external.asked`; choices that differ only in these options form one curve in an analysis.
         batch_schedules: batch-size schedules with their options, each combined with every optimizer; see
             :mod:`cbs.schedules.batch_size`.
         batch_sizes: batch sizes in examples, increasing.

@@ -1,21 +1,31 @@
-"""The available optimizers with their options, learning rates and memory."""
+"""The available optimizers with their options, learning rates and memory, and how they are listed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
-from cbs.compute.device import bfloat16_time
+from cbs.compute.device import FAST_BFLOAT16, bfloat16_time
+from cbs.errors import ConfigError
 from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.optimizers.routing import Routing, route
+from cbs.optimizers.spectral.orthogonalization import SMALL
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, SIZES
+from sweeps.spec.overrides import typed
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
 
 REFERENCE_SIZE = "200k"
 """Size of the model on which optimizer state is measured: four blocks of width 64, matrices from 64 x 64 to 256 x
@@ -85,7 +95,7 @@ def state_bytes_per_parameter(name: str) -> float:
         batch = torch.randint(_VOCABULARY, (2, 9))
         optimizer = build_optimizer(Choice(name=name), model, OPTIMIZERS[name].lr_grid[0])
         if isinstance(optimizer, ProblemOptimizer):
-            optimizer.attach(_problem(model))
+            optimizer.attach(Problem(model=model, outputs=_outputs, output_losses=_losses, curvature_sample=_sample))
             optimizer.observe(batch)
         _losses(_outputs(model, batch), batch).mean().backward()
         optimizer.step()
@@ -95,10 +105,6 @@ def state_bytes_per_parameter(name: str) -> float:
         if isinstance(leaf, Tensor)
     }
     return sum(tensors.values()) / sum(parameter.numel() for parameter in model.parameters())
-
-
-def _problem(model: nn.Module) -> Problem:
-    return Problem(model=model, outputs=_outputs, output_losses=_losses, curvature_sample=_sample)
 
 
 def _outputs(model: nn.Module, batch: Tensor) -> Tensor:
@@ -112,3 +118,106 @@ def _losses(outputs: Tensor, batch: Tensor) -> Tensor:
 def _sample(outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
     # Only the shape matters here; the values have no influence on the size of the state.
     return torch.randn(outputs.shape, generator=generator)
+
+
+def overview(entries: Iterable[Entry]) -> RenderableType:
+    """Return a table with one line per optimizer, by family: state, noise-scale geometry, learning rates and paper."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("optimizer", overflow="fold", max_width=24)
+    table.add_column("bytes/\nparam", justify="right")
+    table.add_column("noise\nscale", no_wrap=True)
+    table.add_column("learning\nrates", no_wrap=True)
+    table.add_column("paper", overflow="fold", ratio=1)
+    ordered = sorted(entries, key=lambda entry: (entry.spec.family, entry.spec.name))
+    for family, members in groupby(ordered, key=lambda entry: entry.spec.family):
+        table.add_row(Text(family, style="bold"))
+        for entry in members:
+            table.add_row(
+                Text(f"  {entry.spec.name}"),
+                "" if entry.state_bytes_per_parameter is None else f"{entry.state_bytes_per_parameter:.1f}",
+                entry.spec.geometry,
+                f"{entry.spec.lr_grid[0]:.2g}..{entry.spec.lr_grid[-1]:.2g}",
+                Text(entry.spec.paper),
+            )
+    return table
+
+
+def details(entry: Entry) -> RenderableType:
+    """Return everything about one optimizer."""
+    spec = entry.spec
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows = {
+        "family": spec.family,
+        "paper": spec.paper,
+        "state": "not measured"
+        if entry.state_bytes_per_parameter is None
+        else f"{entry.state_bytes_per_parameter:.1f} bytes per parameter beside weights and gradients (float32)",
+        "noise scale": f"geometry {spec.geometry}",
+        "muP width rule": spec.width_rule,
+        "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
+        "options": "\n".join(f"{key} = {typed(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
+        or "none",
+        "in examples": "\n".join(spec.options_in_examples) or "none",
+    }
+    if entry.bfloat16_time is not None:
+        auto = f"bfloat16 for matrices of more than {SMALL:,} entries" if FAST_BFLOAT16 else "float32"
+        rows["ns_dtype"] = (
+            f"auto is {auto} on this processor, where a product in bfloat16 takes {entry.bfloat16_time:.2g} times "
+            "what it takes in float32 (measured now)"
+        )
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    use = f"cbs sweep --optim {spec.name}"
+    if spec.defaults:
+        key, value = next(iter((spec.published or spec.defaults).items()))
+        use += f" --set '{spec.name}.{key}={typed(value)}'"
+    return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
+
+
+def _published(spec: OptimizerSpec, option: str) -> str:
+    if option not in spec.published:
+        return ""
+    return f" in a sweep, published with {typed(spec.published[option])}"
+
+
+def routed(sweep: Sweep) -> dict[str, Routing]:
+    """Return how the parameters of the workload's model are split, for each optimizer that treats matrices specially.
+
+    Raises:
+        ConfigError: if no optimizer does, or the workload or the option ``matrices`` is invalid.
+    """
+    routings = {}
+    with torch.random.fork_rng(devices=[]):
+        for choice in sweep.axes.optimizers:
+            options = OPTIMIZERS[choice.name].defaults | choice.options
+            if "matrices" in options:
+                try:
+                    routings[choice.name] = route(built(sweep.trial.workload).build_model(), options["matrices"])
+                except ValueError as error:
+                    raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
+    if not routings:
+        names = " and ".join(choice.name for choice in sweep.axes.optimizers)
+        raise ConfigError(f"{names}: all parameters are treated alike, so there is nothing to show for a workload")
+    return routings
+
+
+def routing_table(routing: Routing) -> RenderableType:
+    """Return a table of the part that every parameter of a model belongs to, and why."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("parameter", "shape", "part", "why"):
+        table.add_column(column, overflow="fold")
+    for row in routing.routes:
+        shape = " x ".join(map(str, row.parameter.shape))
+        table.add_row(Text(row.name), shape, _part(row.is_matrix), row.reason)
+    return table
+
+
+def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
+    """Return the content of :func:`routing_table` as plain dictionaries, by parameter."""
+    return {row.name: {"part": _part(row.is_matrix), "why": row.reason} for row in routing.routes}
+
+
+def _part(is_matrix: bool) -> str:
+    return "matrix" if is_matrix else "rest"

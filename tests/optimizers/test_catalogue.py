@@ -16,8 +16,7 @@ from cbs.errors import UnknownNameError
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, build_optimizer
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, SIZES
-from sweeps.spec.catalogue import Entry, catalogue, state_bytes_per_parameter
-from sweeps.spec.listing import details, overview
+from sweeps.spec.catalogue import Entry, catalogue, details, overview, state_bytes_per_parameter
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_says_in_which_precision_muon_iterates_here_and_what_the_other_takes(
         (True, "auto is bfloat16 for matrices of more than 16,384 entries"),
         (False, "auto is float32 on"),
     ):
-        monkeypatch.setattr("sweeps.spec.listing.FAST_BFLOAT16", fast)
+        monkeypatch.setattr("sweeps.spec.catalogue.FAST_BFLOAT16", fast)
         page = " ".join(printed(details(entry)).split())
         assert said in page
         assert "in bfloat16 takes 0.3 times what it takes in float32" in page

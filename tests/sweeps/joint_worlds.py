@@ -18,10 +18,10 @@ from benchmarks.answers import answer_of
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
 from cbs.trial.target import Target
+from sweeps.external.asked import with_axes
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 from sweeps.spec.axes import Axes
-from sweeps.spec.flags import with_axes
 from sweeps.spec.spec import Sweep, prototype
 
 MOMENTA = (0.8, 0.9, 0.95, 0.98)

@@ -23,11 +23,11 @@ from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
+from sweeps.external.asked import with_axes
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
-from sweeps.spec.flags import with_axes
 from tests.analysis.estimate.test_studies import study
 from tests.sweeps.joint_worlds import MOMENTA, TRUTH, World, replicate, sweep
 from tests.sweeps.simulation import small_sweep

@@ -29,15 +29,13 @@ from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
 from cbs.interrupts import interrupted, rearm, signals_as_interrupt, uninterrupted
-from sweeps.folder import processes
-from sweeps.folder.processes import described
+from sweeps.folder.lock import described, lives
 from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
-from sweeps.running.cluster import Engine, EngineLost, connected
+from sweeps.running.cluster import Engine, EngineLost, connected, output_to_error
 from sweeps.running.dispatch import MAX_ENGINES, run_search
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources, check_placement
-from sweeps.running.streams import output_to_error
 
 
 @pytest.mark.parametrize(
@@ -359,11 +357,11 @@ def test_a_folder_is_only_removed_where_its_owner_is_dead_for_certain(monkeypatc
 
 
 def test_where_the_table_of_processes_is_of_another_namespace_nobody_is_dead_for_certain(monkeypatch):
-    dead = {**processes.described(), "born": "1"}
-    assert processes.lives(dead) is False
+    dead = {**described(), "born": "1"}
+    assert lives(dead) is False
     monkeypatch.setattr(os, "readlink", lambda path: "1234567")
-    assert processes.lives(dead) is None
-    assert processes.lives(processes.described()) is None
+    assert lives(dead) is None
+    assert lives(described()) is None
 
 
 def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):

@@ -12,8 +12,7 @@ import pytest
 import ray
 
 from sweeps.running import cluster, control
-from sweeps.running.cluster import EngineLost
-from sweeps.running.streams import c_without_errors
+from sweeps.running.cluster import EngineLost, c_without_errors
 
 STUCK = """
 import sys, tempfile, time

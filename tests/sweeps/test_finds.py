@@ -23,6 +23,7 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from sweeps.external.asked import with_flags
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.each_setting import EachSetting
@@ -34,7 +35,6 @@ from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.search.study_progress import inner
 from sweeps.spec.cell import StagedStudy, StudyKey
-from sweeps.spec.flags import with_flags
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep
 from tests.sweeps.test_equal_budgets import ran

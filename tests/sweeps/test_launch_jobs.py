@@ -17,9 +17,7 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.external import job
-from sweeps.external.job import Job
-from sweeps.external.run import run_command
+from sweeps.external.run import Job, run_command
 from sweeps.running.resources import Resources
 from tests.sweeps.test_external import PLACES, trainer, trial
 
@@ -53,7 +51,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     spool.mkdir()
     (tmp_path / "sbatch").write_text(SBATCH)
     (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setattr(job, "LOOK", 0.05)
+    monkeypatch.setattr("sweeps.external.run.LOOK", 0.05)
     monkeypatch.setenv("QUEUE", str(spool))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 

@@ -15,8 +15,7 @@ import pytest
 
 from cbs.errors import ResultsError
 from cbs.trial.store import Store
-from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
-from sweeps.folder.processes import described
+from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, described, owner
 from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
 from sweeps.running.resources import Resources

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeps.spec.settings import changed, settings
+from sweeps.running.trials import changed, settings
 
 CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "torch.set_default_dtype": (

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice
+from sweeps.launching.launch import output_folder, resolve
 from sweeps.recipes import RECIPES
+from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import UNRESOLVED
+from sweeps.spec.spec import UNRESOLVED, Sweep, prototype
+from sweeps.spec.workload import calling_theirs
 from tests.sweeps.simulation import small_sweep
 
 
@@ -93,3 +103,74 @@ def test_variants_are_studies_of_their_own():
     assert [Cell.of(trial).study for trial in trials] == sweep.studies()
     assert len({trial.trial_id for trial in trials}) == 3
     assert sweep.lr_grid("muon(nesterov=false)") == sweep.lr_grid("muon") != sweep.lr_grid("adamw(eps=1e-06)")
+
+
+SWEEP = Sweep(
+    name="tiny",
+    trial=prototype(workload=Choice(name="noisy_quadratic", options={"dimension": 5})),
+    axes=Axes(optimizers=(Choice(name="sgd"), Choice(name="adamw")), batch_sizes=(4,)),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"averaging": Choice(name="emma")}, "did you mean ema"),
+        ({"averaging": Choice(name="ema")}, "decay or half_life"),
+        ({"averaging": Choice(name="lawa", options={"checkpoints": 3})}, "every_examples"),
+        ({"schedule": ScheduleRule(name="polynomial", decay_examples=999, options={"power": -1})}, "power"),
+        ({"schedule": ScheduleRule(options={"power": 2})}, "'constant'.*its options are: none"),
+        (
+            {
+                "averaging": Choice(name="ema", options={"decay": 0.9}),
+                "optimizers": (Choice(name="sgd"), Choice(name="schedule_free")),
+            },
+            "already averages its weights",
+        ),
+    ],
+)
+def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:
+    assert resolve(SWEEP).target is not None
+    with pytest.raises(ConfigError, match=word) as caught:
+        resolve(SWEEP.replace(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_code_that_takes_ctrl_c_gives_it_back():
+    before = signal.getsignal(signal.SIGINT)
+    for error in (contextlib.nullcontext(), pytest.raises(ConfigError, match=r"called sys\.exit\(3\)")):
+        with error, calling_theirs():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if not isinstance(error, contextlib.nullcontext):
+                sys.exit(3)
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def tiny(**changes: object) -> Sweep:
+    base = Sweep(
+        name="tiny",
+        trial=prototype(workload=Choice(name="noisy_quadratic", options={"dimension": 20})),
+        axes=Axes(optimizers=(Choice(name="sgd"),), batch_sizes=(4,)),
+    )
+    return resolve(base.replace(**changes), 0.2)
+
+
+def test_options_of_optimizers_share_the_folder_of_the_recipe(tmp_path: Path) -> None:
+    base = tiny()
+    variant = base.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
+    assert output_folder(variant, base, tmp_path) == tmp_path / "tiny"
+
+
+def test_variants_that_train_alike_are_refused() -> None:
+    variants = (Choice(name="sgd"), Choice(name="sgd", options={"momentum": OPTIMIZERS["sgd"].defaults["momentum"]}))
+    with pytest.raises(ConfigError, match="are the same run"):
+        tiny(optimizers=variants)
+    betas = list(OPTIMIZERS["adamw"].defaults["betas"])
+    with pytest.raises(ConfigError, match="are the same run"):
+        tiny(optimizers=(Choice(name="adamw", options={"betas": betas}), Choice(name="adamw")))
+
+
+def test_a_variant_with_an_option_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'momentun' \(did you mean 'momentum'") as caught:
+        tiny(optimizers=(Choice(name="sgd"), Choice(name="sgd", options={"momentun": 0.5})))
+    assert "\n" not in str(caught.value)

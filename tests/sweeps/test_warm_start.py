@@ -22,8 +22,7 @@ from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
-from sweeps.search.warm_start import started
-from sweeps.search.warm_start_law import MOVED, expected_from
+from sweeps.search.warm_start import MOVED, expected_from, started
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 from tests.factories import Truth

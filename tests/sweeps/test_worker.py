@@ -24,10 +24,9 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import Workload, build_workload
-from sweeps.folder.pass_sizes import FILE, PassSizes
 from sweeps.running import worker
 from sweeps.running.child import Died
-from sweeps.running.worker import Place, Setup, Worker
+from sweeps.running.worker import TOO_LARGE, PassSizes, Place, Setup, Worker
 from tests import fresh
 from tests.kinds import kinds
 
@@ -167,7 +166,7 @@ def test_passes_are_halved_until_memory_holds_them_and_the_numbers_stay(setup):
     np.testing.assert_allclose(found.steps["train_loss"], alone.steps["train_loss"], rtol=1e-4, atol=1e-5)
     # 24, 12 and 6 examples did not fit; each was tried in a process of its own
     assert HereAndNow.started == 4
-    assert list(json.loads(Path(setup.store, FILE).read_text()).values()) == [{"24": 6}]
+    assert list(json.loads(Path(setup.store, TOO_LARGE).read_text()).values()) == [{"24": 6}]
     # what was found is as if 3 had been asked for
     asked = run_trial(dataclasses.replace(whole(CONFIG), micro_batch_size=3))
     np.testing.assert_array_equal(found.steps["train_loss"], asked.steps["train_loss"])
@@ -245,7 +244,7 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
     for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
-        (tmp_path / FILE).write_text(content)
+        (tmp_path / TOO_LARGE).write_text(content)
         assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) is None
     PassSizes(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
     assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) == 12

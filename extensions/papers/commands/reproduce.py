@@ -14,7 +14,7 @@ from analysis.consoles import errors
 from analysis.options import options
 from extensions.papers.commands import Paper
 from sweeps.commands import AsJson, Settings
-from sweeps.running.flags import resource_flags
+from sweeps.commands.sweep import resource_flags
 
 
 @options(machines=resource_flags)

@@ -1,4 +1,4 @@
-"""Expected cost of a recipe: trials, examples, tokens, FLOPs and accelerator hours, see :mod:`sweeps.outlook.compute`;
+"""Expected cost of a recipe: trials, examples, tokens, FLOPs and accelerator hours, see :mod:`sweeps.outlook.price`;
 its data are not read."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from extensions.papers.experiments.base import RecipeRun
-from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
+from sweeps.outlook.price import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.remaining import outlook
 
 _DATA = ("data", "validation", "tokenizer", "text_field", "dtype")

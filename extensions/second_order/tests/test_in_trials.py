@@ -18,7 +18,7 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from sweeps.launching.launch import resolve
-from tests.sweeps.test_resolve import SWEEP
+from tests.sweeps.test_spec import SWEEP
 from tests.training.ranks_worker import TEXT as SHARDED
 from tests.training.ranks_worker import trial
 from tests.training.test_run import config_with
