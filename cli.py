@@ -41,9 +41,8 @@ from rich.console import Console
 
 import cbs
 from cbs import interrupts
-from cbs.command_line import command_line
 from cbs.errors import CbsError, ConfigError, reason
-from cbs.registry.commands import INTERVALS_ANYWHERE, command_modules, intervals_first, typed
+from cbs.registry.commands import INTERVALS_ANYWHERE, command_line, command_modules, intervals_first, typed
 from cbs.registry.extensions import BUILT_IN, load
 
 FIRST = ("sweep", "analyze")

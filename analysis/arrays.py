@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from cbs.trial.correction import product_ends
+from cbs.noise_scale.interval import product_ends
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Interval = tuple[float | None, float | None]
@@ -86,7 +86,7 @@ class Quantity:
     def over(self, other: Quantity) -> Quantity:
         """The ratio of two numbers that are independent; an end is open where one of theirs is.
 
-        See :mod:`cbs.trial.correction`.
+        See :mod:`cbs.noise_scale.interval`.
         """
         if self.value is None or other.value is None:
             return UNKNOWN

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size import ClosedLoop, OpenLoop, RunSettings, build_batch_schedule
-from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed
+from cbs.schedules.batch_size import GRAD_SQ_NORM, ClosedLoop, Observed, OpenLoop, RunSettings, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.trial.config import Schedule
 from extensions.theory.noisy_quadratic import NoisyQuadratic

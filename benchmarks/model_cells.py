@@ -18,7 +18,7 @@ from benchmarks.model_reference import Micro, Reference, moments, reference
 from benchmarks.model_zoo import FIRST, Entry, find
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries import as_real
 
 SOURCES = ("split", "per_example", "accumulation", "auto")
 MODES = ("eager", "accumulated", "checkpointed", "autocast", "bfloat16", "compiled", "trainer", "reentrant", "inductor")

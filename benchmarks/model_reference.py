@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.model_zoo import Batch, Entry
-from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries import as_real
 
 Gradients = list[Tensor]
 """One tensor per trainable parameter, in float64."""

@@ -28,7 +28,7 @@ from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry import listed
-from cbs.registry.parsing import parse_batch_sizes, parse_seeds
+from cbs.registry.values import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests import fresh
@@ -62,7 +62,6 @@ EXPECTED = (
 COMPLETED = [package for packages in of_extensions("COMPLETED") for package in packages]
 
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
-
 """What help does without."""
 
 UNUSED = ("torch", "ray", "matplotlib", "scipy.stats")

@@ -28,8 +28,8 @@ from cbs.errors import ConfigError, Unfinished
 from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES
 from cbs.training.metrics.gradient_norm import EXAMPLES
-from cbs.training.probe_options import OVERHEAD
-from cbs.training.probe_options import PERIOD as PERIOD_OF_SWEEPS
+from cbs.training.noise_scale import OVERHEAD
+from cbs.training.noise_scale import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import NEARBY

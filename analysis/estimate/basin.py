@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
 from analysis.estimate.wall import Wall
-from cbs.trial.lr_law import Expected
+from cbs.trial.lr_choice import Expected
 
 NEIGHBOURS = 2
 """Learning rates on either side of the winner that say where its basin lies."""

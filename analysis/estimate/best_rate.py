@@ -11,8 +11,8 @@ winner every parabola is narrow.
 A neighbour above that diverged, or is far slower than the parabola through the winner and those below it, says nothing
 about the basin but that it ends somewhere before (:mod:`analysis.estimate.wall`).
 
-Best learning rates of neighbouring conditions lie near a line over ln B (:mod:`cbs.trial.lr_law`). Where the winner is
-the lowest or the highest learning rate of its condition, perhaps the only one, but near this line, the line is
+Best learning rates of neighbouring conditions lie near a line over ln B (:mod:`cbs.trial.lr_choice`). Where the winner
+is the lowest or the highest learning rate of its condition, perhaps the only one, but near this line, the line is
 believed: from curvature and distance follows how much lower the bottom lies.
 """
 
@@ -29,7 +29,7 @@ from analysis.arrays import Array
 from analysis.estimate.basin import NEIGHBOURS, Basins, Bottom, logs_of, means_of
 from analysis.estimate.studies import Study
 from analysis.estimate.wall import wall_of
-from cbs.trial.lr_law import Expected, expected
+from cbs.trial.lr_choice import Expected, expected
 
 _ALIKE = 0.3
 """Standard deviation of ln of the curvature of one condition around that of its neighbours."""

@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Quantity
-from cbs.noise_scale.interval import ratio_interval
-from cbs.trial.correction import corrected
+from cbs.noise_scale.interval import corrected, ratio_interval
 from cbs.trial.record import GeometryColumns
 
 Columns = Mapping[str, Array]
@@ -150,8 +149,8 @@ def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScal
     """Correct a noise scale of exponent 2 for the batch size it was measured at, using the simple one of the same
     steps.
 
-    See :func:`cbs.trial.correction.correction`. Without the correction, the value measured at B examples is bounded by
-    a multiple of B, and would therefore agree with any batch size at which it is measured.
+    See :func:`cbs.noise_scale.interval.correction`. Without the correction, the value measured at B examples is bounded
+    by a multiple of B, and would therefore agree with any batch size at which it is measured.
     """
     if scale.value is None:
         return scale

@@ -1,16 +1,49 @@
-"""Save buffers and random states before a pass outside training, and restore them afterwards."""
+"""Passes beside those of training that examine the model, and leave no trace.
+
+Hooks that count passes ignore them, and buffers, random states and modes are as before afterwards.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+IN_AUXILIARY_PASS: ContextVar[bool] = ContextVar("IN_AUXILIARY_PASS", default=False)
+"""Whether the current forward pass is auxiliary."""
+
+
 _OF_MODULES = {*vars(nn.Module())}
 """Attributes that all modules have, such as hooks."""
+
+
+@contextmanager
+def auxiliary_pass() -> Iterator[None]:
+    """Mark forward passes inside the block as auxiliary."""
+    token = IN_AUXILIARY_PASS.set(True)
+    try:
+        yield
+    finally:
+        IN_AUXILIARY_PASS.reset(token)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run the block with a model in evaluation mode; every module returns to its earlier mode afterwards."""
+    frozen = [module for module in model.modules() if not module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for module in frozen:
+            module.training = False
 
 
 class State:

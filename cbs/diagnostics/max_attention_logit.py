@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
+from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
+from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter

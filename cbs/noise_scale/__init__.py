@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cbs.noise_scale.averages import Estimate as Estimate
     from cbs.noise_scale.averages import MomentAverages as MomentAverages
-    from cbs.noise_scale.estimate import Estimate as Estimate
     from cbs.noise_scale.geometries import GEOMETRIES as GEOMETRIES
     from cbs.noise_scale.meter import NoiseScaleMeter as NoiseScaleMeter
     from cbs.noise_scale.probe import Probe as Probe
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "GEOMETRIES": "cbs.noise_scale.geometries",
     "SOURCES": "cbs.noise_scale.sources",
-    "Estimate": "cbs.noise_scale.estimate",
+    "Estimate": "cbs.noise_scale.averages",
     "MomentAverages": "cbs.noise_scale.averages",
     "NoiseScaleMeter": "cbs.noise_scale.meter",
     "Probe": "cbs.noise_scale.probe",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cbs.compute.auxiliary_pass import evaluating
+from cbs.compute.state import evaluating
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import without_gradients
-from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries import as_real
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.grouping import Grouping, Groups, equal_parts, pick
 from cbs.noise_scale.moments import Sizes

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
+from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.noise_scale.boundary import differentiable, tensors_of
 
 MOST = 16

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import Geometry, as_real
+from cbs.noise_scale.geometries import Geometry, as_real
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import Weights
 from cbs.noise_scale.small_batch import Small

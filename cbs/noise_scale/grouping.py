@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries import as_real
 
 PIECE = 2**24
 """Most numbers that are converted to float64 at a time: all logits of a language model might not fit into memory."""

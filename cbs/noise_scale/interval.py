@@ -1,4 +1,4 @@
-r"""A confidence interval for the ratio of two means of correlated steps.
+r"""A confidence interval for the ratio of two means of correlated steps, for products, and for corrected noise scales.
 
 Let :math:`s_t, n_t` be signal and noise of step t and :math:`R = E\,n / E\,s`. A value r is in the interval when the
 mean of :math:`d_t = n_t - r s_t` is zero within its error. This is Fieller's (1954) quadratic inequality in r, which
@@ -29,10 +29,17 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _COSINES = 8
+
 _LEAST_WAVES, _MOST_WAVES = 12, 48
+
 _CORRELATIONS = 48
+
 _FEW, _TOO_FEW = 20.0, 8.0
+
 _ROUNDING = 1e-12
+
+Ends = tuple[float | None, float | None]
+"""The two ends of an interval; ``None`` for an open end."""
 
 
 @dataclass(frozen=True)
@@ -190,3 +197,59 @@ def student_t(level: float) -> float:
     roots = np.roots([-5, 0, 21, 0, -35, 0, 35, -16 * level])  # of the probability in s = t / sqrt(8 + t^2)
     s = float(next(root.real for root in roots if abs(root.imag) < _ROUNDING and 0 < root.real < 1))
     return math.sqrt(_COSINES / (1 - s * s)) * s
+
+
+def product_ends(*factors: tuple[float, Ends]) -> Ends:
+    """Return the interval of a product of positive values with intervals; an end is open where that of a factor is.
+
+    On the log axis, the distance of an end from the product of independent estimates is the square root of the sum of
+    the factors' squared distances (Zou and Donner 2008, "method of variance estimates recovery").
+    """
+    value = math.prod(value for value, _ in factors)
+
+    def end(which: int) -> float | None:
+        distances = []
+        for own, ends in factors:
+            limit = ends[which]
+            if not limit:
+                return None
+            distances.append(math.log(limit / own))
+        return value * math.exp((1.0 if which else -1.0) * math.hypot(*distances))
+
+    return end(0), end(1)
+
+
+def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, Ends]:
+    r"""Return the factor :math:`1 + B_{simple}/B` with its interval, for noise scales of exponent 2 measured at batch
+    size B.
+
+    The signal of these noise scales is the norm of a noisy gradient g instead of the true gradient G. In the Euclidean
+    norm the bias is known, :math:`E|g|^2/|G|^2 = 1 + B_{simple}/B`, and if g and G have the same ratio of norms,
+    :math:`\|g\|/|g| = \|G\|/|G|`, it is the same in the other norm. Exact for ``l1`` if gradient entries are Gaussian
+    with the same signal-to-noise ratio, and for any noise as B grows. Where the true gradient is sparser than the
+    noise, or of lower rank, as always for ``nuclear``, the correction is too small. On a small GPT at 1/3 to 100 times
+    :math:`B_{simple}`, ``l1`` gave 0.23 to 1.06 of the true value before the correction and 0.78 to 1.09 after it,
+    ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy quadratic, where few of 4096 coordinates hold the
+    signal, ``l1`` at five times :math:`B_{simple}` gave 0.18 before and no more than 0.21 after.
+    """
+    low, high = ends
+    return 1.0 + simple / batch_size, (
+        1.0 + (low or 0.0) / batch_size,
+        None if high is None else 1.0 + high / batch_size,
+    )
+
+
+def corrected(
+    noise_scale: float, ends: Ends, simple: float, simple_ends: Ends, batch_size: float
+) -> tuple[float, Ends]:
+    r"""Return a noise scale of exponent 2 times :math:`1 + B_{simple}/B`, with its interval.
+
+    The two factors are treated as independent.
+
+    Args:
+        noise_scale, ends: measured noise scale and its interval, in a geometry of exponent 2.
+        simple, simple_ends: noise scale and interval in geometry ``l2``, from the same steps.
+        batch_size: batch size of these steps, in examples.
+    """
+    factor = correction(simple, simple_ends, batch_size)
+    return noise_scale * factor[0], product_ends((noise_scale, ends), factor)

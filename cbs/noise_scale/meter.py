@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.averages import MomentAverages
+from cbs.noise_scale.averages import Estimate, MomentAverages, Nested
 from cbs.noise_scale.check import check
-from cbs.noise_scale.estimate import Estimate, Nested
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension

@@ -10,8 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cbs.compute.auxiliary_pass import auxiliary_pass
-from cbs.compute.state import State
+from cbs.compute.state import State, auxiliary_pass
 from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import pick
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.utils._pytree import tree_leaves
 
-from cbs.noise_scale.alike import sampled
+from cbs.noise_scale.separation import sampled
 
 SHARED = (
     "the loss holds the targets of a batch twice, in another order: examples that share targets, as with mixup, are "

@@ -12,15 +12,14 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_decay, check_size, misfit
 from cbs.optimizers.layout import as_matrices
-from cbs.optimizers.spectral.base import MomentumOptimizer, beside_adamw
-from cbs.optimizers.spectral.sphere import step_on_sphere
+from cbs.optimizers.spectral.base import MomentumOptimizer, beside_adamw, step_on_sphere
 
 
 class AdamHyperball(MomentumOptimizer):
     """Adam on a sphere: steps relative to the norm of a matrix, which never changes.
 
     With the averages m of the gradients and v of their squares, the direction is D = m / (sqrt(v) + denominator_eps),
-    and the step :func:`~cbs.optimizers.spectral.sphere.step_on_sphere`. It does not depend on the scale of D, so bias
+    and the step :func:`~cbs.optimizers.spectral.base.step_on_sphere`. It does not depend on the scale of D, so bias
     correction would have no effect (up to ``denominator_eps``).
 
     Args:

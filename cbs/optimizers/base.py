@@ -20,7 +20,7 @@ from cbs.optimizers.contract import check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
-from cbs.registry.domains import is_number
+from cbs.registry.values import is_number
 from cbs.trial.config import Choice
 
 NOT_OPTIONS = frozenset(

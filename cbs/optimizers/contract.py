@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cbs.registry.domains import is_whole
+from cbs.registry.values import is_whole
 
 NEAR, LETTERS = 0.75, 2
 """Similarity from which a key of a group counts as a misspelt option, if it is at most so many letters off. Other keys

@@ -4,12 +4,19 @@ A name is looked up in the registry first, then in ``torch.optim``, then in ``py
 ``torch.adam`` and ``pytorch_optimizer.lamb`` always mean the library's class, so that it can be compared with a
 registered entry of the same name. Options and their defaults are those of the class, and the learning rates of a sweep
 lie around its default.
+
+``package.module:name`` is an optimizer of your own, in the working folder or installed: a class ``(params, lr,
+option=default, ...)``, or a function ``(model, lr, *, option=default, ...)`` that returns an optimizer. Further
+information for a sweep is read from its attributes ``lr_grid``, ``family``, ``geometry``, ``width_rule``, ``paper``,
+``second_moment`` and ``decoupled_decay``, where they exist; see :class:`~cbs.optimizers.base.OptimizerSpec`. For an
+entry that is registered with :func:`~cbs.optimizers.base.optimizer` the registration is used.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -18,22 +25,31 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, reason
-from cbs.optimizers.base import OPTIMIZERS, Builder, OptimizerSpec, own_options, plain_options, trainable
-from cbs.optimizers.geometry import declare, geometry_of
-from cbs.optimizers.own import EUCLIDEAN, lr_grid_around, own_optimizer
+from cbs.optimizers.base import (
+    OPTIMIZERS,
+    Builder,
+    OptimizerSpec,
+    check_torch,
+    of_torch,
+    own_options,
+    plain_options,
+    signature_options,
+    summary,
+    trainable,
+)
+from cbs.optimizers.matching import declare, geometry_of
 from cbs.optimizers.routing import route
+from cbs.registry import ImportFallback
+from cbs.registry.values import is_number
 
 TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
-
 INSTALL = "pip install pytorch-optimizer"
-
 _CLOSURE = "its step needs a closure that evaluates the loss again"
 _CURVATURE = "it differentiates the gradient, but the training loop keeps no graph of the gradient"
 _MATRICES = "it accepts only matrices and leaves the other parameters to another optimizer"
 _REDUCED = "__reduce_ex__"
 _STATE = "its state holds objects that a checkpoint cannot store"
 _OWN_LR = "it sets the learning rate itself"
-
 UNUSABLE = {
     "torch.lbfgs": _CLOSURE,
     "torch.muon": f"{_MATRICES}; use muon, which adds AdamW for them",
@@ -87,6 +103,14 @@ differences of gradients, of another momentum, or of weights."""
 
 _DEFAULT_LR = 1e-3
 """Used where a class has no default learning rate."""
+
+POWERS = range(-3, 4)
+"""Powers of 2 by which a sweep multiplies the default learning rate of a class."""
+
+EUCLIDEAN = "l2"
+"""The geometry of optimizers that declare none: that of the simple noise scale."""
+
+_IMPORTED = ImportFallback("optimizer")
 
 
 class LibraryOptimizers:
@@ -251,3 +275,49 @@ def _builder(kind: type[torch.optim.Optimizer], defaults: dict[str, Any], *, rou
 
 
 OPTIMIZERS.fallback = LibraryOptimizers()
+
+
+def own_optimizer(name: str) -> OptimizerSpec:
+    """Return the entry for ``package.module:name``.
+
+    Raises:
+        ConfigError: if there is no such module or name, or it is not an optimizer.
+    """
+    entry = _IMPORTED.get(name)
+    specs = map(OPTIMIZERS.__getitem__, OPTIMIZERS)
+    registered = next((spec for spec in specs if entry is spec.build or spec.classes.get(entry)), None)
+    if registered is not None:
+        return replace(registered, name=name)
+    check_torch(name, entry)
+    is_class = isinstance(entry, type)
+    parameters = inspect.signature(entry).parameters
+    if "lr" not in parameters:
+        takes = "(params, lr, ...)" if is_class else "(model, lr, ...)"
+        raise ConfigError(f"optimizer {name!r} takes no lr; its signature must be {takes}")
+
+    def stated(attribute: str, otherwise: Any) -> Any:
+        return getattr(entry, attribute, otherwise)
+
+    geometry = stated("geometry", None) or (geometry_of(entry) if is_class else None) or EUCLIDEAN
+
+    def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
+        return declare(of_torch(name, entry(trainable(model) if is_class else model, lr=lr, **options)), geometry)
+
+    return OptimizerSpec(
+        name=name,
+        build=build,
+        defaults=plain_options(signature_options(entry)),
+        lr_grid=tuple(stated("lr_grid", lr_grid_around(parameters["lr"].default))),
+        family=stated("family", "own"),
+        geometry=geometry,
+        width_rule=stated("width_rule", "adam"),
+        second_moment=stated("second_moment", stated("family", "own") != "sign"),
+        decoupled_decay=stated("decoupled_decay", False),
+        paper=stated("paper", name),
+        summary=summary(entry),
+    )
+
+
+def lr_grid_around(middle: Any) -> tuple[float, ...]:
+    """Return learning rates around a default; empty where there is no positive number."""
+    return tuple(middle * 2.0**power for power in POWERS) if is_number(middle) and middle > 0 else ()

@@ -12,7 +12,7 @@ from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_decay, misfit
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.registry.domains import is_number
+from cbs.registry.values import is_number
 
 
 class Mona(Muon):

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.optimizers.spectral.sphere import step_on_sphere
+from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw, step_on_sphere
 
 
 class MuonHyperball(SpectralOptimizer):

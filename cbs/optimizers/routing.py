@@ -12,8 +12,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from cbs.optimizers.kinds import Kind, KindRule, kinds
-from cbs.optimizers.layout import Layout
+from cbs.optimizers.layout import Kind, KindRule, Layout, kinds
 
 TAKEN: dict[str, tuple[Kind, ...]] = {
     "hidden": ("hidden", "experts"),

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import is_number
+from cbs.registry.values import is_number
 from cbs.trial.config import Choice
 
 SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_decay"}

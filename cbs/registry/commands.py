@@ -1,12 +1,20 @@
-"""Find the modules of the ``cbs`` commands without importing them."""
+"""The modules of the ``cbs`` commands, found without importing them, and the command line of this process."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+import shlex
+import sys
 from collections.abc import Sequence
 
 from cbs.registry.extensions import extensions, within
+
+_SECRET = re.compile(
+    r"(?i)(--?(?:[\w-]*[-_])?(?:api[-_]?key|token|password|secret)(?:=|\s+))('[^']*'|\"[^\"]*\"|[^\s'\"]+)"
+)
+"""An option in the command line of a program whose value is nobody else's business."""
 
 
 def command_modules() -> dict[str, list[str]]:
@@ -53,3 +61,13 @@ def intervals_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             place += 1
     return everywhere, others
+
+
+def command_line() -> str:
+    """Return the command of this process, fit for a shell, with ``***`` in place of keys, tokens and passwords."""
+    return shlex.join(["cbs", *map(masked, sys.argv[1:])])
+
+
+def masked(command: str) -> str:
+    """Return a command line with ``***`` in place of the values of ``--api-key``, ``--hf-token``, ``--password``."""
+    return _SECRET.sub(r"\1***", command)

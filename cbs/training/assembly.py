@@ -20,15 +20,12 @@ from cbs.schedules.learning_rate import build_schedule, of_branch
 from cbs.training.averaging import build_averaging
 from cbs.training.batch_sizes import BatchSizes
 from cbs.training.building import model_of, optimizer_of, smaller
-from cbs.training.gradient import Gradient
-from cbs.training.noise_scale_part import NoiseScalePart
+from cbs.training.noise_scale import NoiseScalePart
 from cbs.training.parents import KIND
-from cbs.training.parts import Part
+from cbs.training.parts import Averaging, Clipping, Diagnostics, OptimizerBatch, Part, SavedWeights
+from cbs.training.passes import Gradient, StepPasses
 from cbs.training.ranks import ALONE, Ranks
-from cbs.training.saved_weights import SavedWeights
 from cbs.training.step_columns import StepColumns
-from cbs.training.step_parts import Averaging, Clipping, Diagnostics, OptimizerBatch
-from cbs.training.step_passes import StepPasses
 from cbs.training.validation import Validation
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig

@@ -13,8 +13,7 @@ from torch import Tensor
 from cbs.errors import ConfigError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.optimizers.scaling import Rescaling
-from cbs.schedules.batch_size import build_batch_schedule
-from cbs.schedules.batch_size.base import (
+from cbs.schedules.batch_size import (
     GRAD_SQ_NORM,
     MATCHED_NOISE_SCALE,
     ClosedLoop,
@@ -22,6 +21,7 @@ from cbs.schedules.batch_size.base import (
     OpenLoop,
     RunSettings,
     Stage,
+    build_batch_schedule,
 )
 from cbs.training.parts import Part, TrainingStep
 from cbs.trial.config import TrialConfig

@@ -16,8 +16,8 @@ from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.training.assembly import Assembly
 from cbs.training.averaging import build_averaging
 from cbs.training.parents import CheckpointContent, digest, read_checkpoint, weights_for
+from cbs.training.parts import SavedWeights
 from cbs.training.ranks import ALONE
-from cbs.training.saved_weights import SavedWeights
 from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
 from cbs.workloads import Workload

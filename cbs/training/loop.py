@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 
-from cbs.compute.finite import loss_not_finite, tensor_not_finite
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training.assembly import Assembly
-from cbs.training.kept import KeptCheckpoints
-from cbs.training.micro_batches import PassTooLarge
+from cbs.training.parents import KeptCheckpoints
 from cbs.training.parts import TrainingStep
+from cbs.training.passes import PassTooLarge
+from cbs.training.validation import loss_not_finite, tensor_not_finite
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus

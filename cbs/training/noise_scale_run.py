@@ -13,15 +13,15 @@ import numpy as np
 from cbs.compute import seeding
 from cbs.compute.device import pick
 from cbs.errors import ConfigError
-from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.averages import Estimate
 from cbs.noise_scale.geometries import build_geometry
+from cbs.noise_scale.interval import corrected
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.optimizers.matching import matched
 from cbs.training.loop import TrainingLoop
+from cbs.training.noise_scale import ProbeOptions
 from cbs.training.parts import Part, TrainingStep
-from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import TrialConfig
-from cbs.trial.correction import corrected
 from cbs.workloads import Workload, build_workload
 
 CORRECTED = "_corrected"

@@ -1,5 +1,6 @@
-"""Read the checkpoints that a trial can start from: one of this package, a state dict, safetensors, or a Trainer's
-folder.
+"""Checkpoints that a trial can start from, and those that it keeps for others at given numbers of examples.
+
+A trial starts from a checkpoint of this package, a state dict, safetensors, or a Trainer's folder.
 
 Only tensors and plain values are read (``weights_only``), so no file can execute code.
 """
@@ -12,7 +13,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,20 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError, DataError, needed, out_of_memory, reason
 from cbs.files import whole
+from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
 
 KIND = "cbs checkpoint"
 """Key under which checkpoints of this package hold their version."""
 
+
 _MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", "optimizer_state_dict")
 """Usual keys of model and optimizer where both are saved in one file."""
 
+
 _OF_TRAINER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
+
 _WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that wrappers add to the name of every tensor."""
 
@@ -247,3 +252,46 @@ def _absorb(hasher: Any, value: Any) -> None:
             _absorb(hasher, entry)
     else:
         hasher.update(f"{type(value).__name__} {value!r}".encode())
+
+
+class KeptCheckpoints:
+    """One file for each number of examples, which is its name; each is written once.
+
+    Args:
+        folder: folder of the files; created with the first one.
+        at: numbers of examples; a checkpoint is written after the first update that reaches each.
+    """
+
+    def __init__(self, folder: Path, at: Sequence[int]) -> None:
+        self._folder = folder
+        self._missing = [examples for examples in sorted(at) if not kept_path(folder, examples).exists()]
+
+    def passed(self, examples: int) -> bool:
+        """Whether a trial that continues after this many examples would miss a file that has not been written."""
+        return any(at <= examples for at in self._missing)
+
+    def due(self, examples: int) -> bool:
+        """Whether a trial that has seen this many examples has a file to write."""
+        return bool(self._missing) and self._missing[0] <= examples
+
+    def write(self, state: Callable[[], dict[str, Any]], examples: int, *, first: bool = True) -> None:
+        """Write the files that are due.
+
+        Args:
+            state: returns the content of a file; called on every rank.
+            examples: number of examples seen so far.
+            first: whether this is the first rank, the only one that writes.
+
+        Raises:
+            ResultsError: if a file cannot be written.
+        """
+        while self.due(examples):
+            content, at = state(), self._missing.pop(0)
+            if first:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                Checkpoint(kept_path(self._folder, at)).save(content)
+
+
+def kept_path(folder: Path, examples: int) -> Path:
+    """Return the path of the checkpoint at this many examples."""
+    return folder / f"{examples}.pt"

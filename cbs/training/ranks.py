@@ -21,9 +21,9 @@ from cbs.compute import device as devices
 from cbs.compute.pass_sizes import even_sizes
 from cbs.compute.sharding import check_shardable, sharded
 from cbs.errors import ConfigError
-from cbs.training.micro_batches import split_batch
 from cbs.trial.config import TrialConfig
 from cbs.workloads.base import Batch
+from cbs.workloads.streams import split_batch
 
 
 @dataclass(frozen=True)

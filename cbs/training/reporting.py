@@ -11,7 +11,7 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
-from cbs.registry.domains import is_number
+from cbs.registry.values import is_number
 
 FOLDER = "CBS_FOLDER"
 """Environment variable that holds the folder of the trial that a sweep started."""

@@ -16,8 +16,8 @@ from cbs.compute import seeding
 from cbs.optimizers.base import decided
 from cbs.training import birth
 from cbs.training.building import smaller
-from cbs.training.kept import KeptCheckpoints
 from cbs.training.loop import TrainingLoop
+from cbs.training.parents import KeptCheckpoints
 from cbs.training.ranks import ALONE, Ranks
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig

@@ -1,4 +1,4 @@
-"""Measurement of a trial's metrics at every evaluation."""
+"""Measurement of a trial's metrics at every evaluation, and of whether the trial has diverged."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from cbs.compute import device as devices
 from cbs.compute import seeding
-from cbs.compute.auxiliary_pass import evaluating
-from cbs.compute.finite import tensor_not_finite
+from cbs.compute.state import evaluating
 from cbs.errors import CbsError, ConfigError, out_of_memory
-from cbs.training.averaging.base import WeightAverage
-from cbs.training.averaging.weights import averaged_weights
+from cbs.training.averaging import WeightAverage, averaged_weights
 from cbs.training.metrics import METRICS, MetricInputs, build_metrics
 from cbs.training.ranks import Ranks
 from cbs.trial.config import TrialConfig
@@ -39,7 +38,7 @@ class Validation:
         device: device of the model.
         ranks: the workers of the trial.
         to_device: moves a batch to the device of the model.
-        beside: see :class:`~cbs.training.metrics.base.MetricInputs`.
+        beside: see :class:`~cbs.training.metrics.MetricInputs`.
     """
 
     def __init__(
@@ -129,3 +128,31 @@ class Validation:
         if isinstance(said, Mapping):
             return {str(name): float(value) for name, value in said.items()}
         return {self._workload.metric: float(said)}
+
+
+def loss_not_finite(losses: np.ndarray, first: int) -> str | None:
+    """Return a message with the step of the first loss that is not finite; ``None`` where all are finite.
+
+    Args:
+        losses: losses of successive steps.
+        first: number of the first of these steps.
+    """
+    finite = np.isfinite(losses)
+    return None if finite.all() else f"training loss is not finite at step {first + int(finite.argmin())}"
+
+
+def tensor_not_finite(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> str | None:
+    """Return a message about the first tensor that is not finite; ``None`` where all are finite.
+
+    Checked are the weights, and if an optimizer is given also gradients and the optimizer's state.
+    """
+    params = list(model.named_parameters())
+    asked: list[tuple[str, Any]] = [(f"weight {name}", param.data) for name, param in params]
+    if optimizer is not None:
+        asked += [(f"gradient of {name}", param.grad) for name, param in params]
+        asked += [(f"optimizer state of {name}", optimizer.state.get(param)) for name, param in params]
+    for what, value in asked:
+        tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        if not all(bool((leaf._values() if leaf.is_sparse else leaf).isfinite().all()) for leaf in tensors):
+            return f"{what} is not finite"
+    return None

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, json_options
-from cbs.registry.domains import finite, is_whole, whole
+from cbs.registry.values import finite, is_whole, whole
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import number, whole
+from cbs.registry.values import number, whole
 
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 

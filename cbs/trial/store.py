@@ -156,7 +156,7 @@ class Store:
         return folder / f"{config.trial_id}.pt"
 
     def kept_folder(self, fingerprint: str) -> Path:
-        """Return the folder of the checkpoints that a trial keeps for its branches, see :mod:`cbs.training.kept`."""
+        """Return the folder of the checkpoints that a trial keeps for its branches, see :mod:`cbs.training.parents`."""
         return self.root / "kept" / fingerprint
 
     def contains(self, config: TrialConfig) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import whole
+from cbs.registry.values import whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.streams import DrawnExamples

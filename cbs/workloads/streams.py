@@ -1,14 +1,17 @@
-"""Training streams for any workload: random examples with replacement, in an order fixed by a generator."""
+"""Training streams for any workload: random examples with replacement, in an order fixed by a generator; and their
+batches, divided.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
-from cbs.workloads.base import TrainingStream
+from cbs.workloads.base import Batch, TrainingStream
 
 BLOCK = 4096
 """Number of indices drawn at a time, always the same, so that the sequence does not depend on how many are
@@ -114,3 +117,14 @@ def skip(stream: TrainingStream, sizes: Sequence[int]) -> None:
         return
     for size in sizes:
         stream.next(size)
+
+
+def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+    """Yield the parts of a batch that hold ``sizes`` examples, each with its size."""
+    if len(sizes) == 1:
+        yield sizes[0], batch
+        return
+    leaves, structure = tree_flatten(batch)
+    parts = [leaf.split(list(sizes)) if isinstance(leaf, Tensor) else [leaf] * len(sizes) for leaf in leaves]
+    for index, size in enumerate(sizes):
+        yield size, structure.unflatten([part[index] for part in parts])

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import UnknownNameError
-from cbs.registry.domains import all_whole
+from cbs.registry.values import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from cbs.workloads.base import FixedSet, cross_entropy_sample
 from cbs.workloads.text_parts import Corpus
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
 from cbs.workloads.text_parts.options import find_corpus, llama_shape, mup_base, resized, size_named
-from cbs.workloads.text_parts.windows import Windows, WindowStream, require_windows
+from cbs.workloads.text_parts.tokens import Windows, WindowStream, require_windows
 
 VALIDATION_CHUNK = 128
 """Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the

@@ -25,7 +25,7 @@ PUBLIC = (
     "cbs.workloads.base.Workload",
     "cbs.workloads.streams.RandomExamples",
     "cbs.noise_scale.meter.NoiseScaleMeter",
-    "cbs.noise_scale.estimate.Estimate",
+    "cbs.noise_scale.averages.Estimate",
     "cbs.optimizers.merit.MERIT",
     "cbs.optimizers.lamb.LAMB",
     "extensions.conformance.check",

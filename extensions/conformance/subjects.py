@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from cbs.optimizers.problem import Problem, ProblemOptimizer
-from cbs.training.averaging.weights import trained_weights
+from cbs.training.averaging import trained_weights
 
 Shapes = dict[str, tuple[int, ...]]
 

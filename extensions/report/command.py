@@ -11,8 +11,8 @@ import typer
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from analysis.options import AsJson, Asked, ResultsPath, asked_of, config_of, options
-from cbs.command_line import command_line
 from cbs.errors import ConfigError
+from cbs.registry.commands import command_line
 
 
 @options(asked=asked_of, config=config_of)

@@ -89,7 +89,7 @@ def command(
     began = time.monotonic()
     with errors.status("starting"):
         from cbs.errors import ConfigError
-        from cbs.registry.parsing import parse_seeds
+        from cbs.registry.values import parse_seeds
         from sweeps.external.asked import asked_sweep
         from sweeps.launching.policies.branch import Branch
         from sweeps.launching.train import train

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cbs.command_line import command_line
+from cbs.registry.commands import command_line
 from sweeps.commands import AsJson
 
 PANEL = "Bring your data"

@@ -43,7 +43,7 @@ def command(
     """
     with errors.status("starting"):
         from cbs.errors import ConfigError
-        from cbs.registry.parsing import parse_batch_sizes
+        from cbs.registry.values import parse_batch_sizes
         from cbs.trial.step_times import StepTime, write_step_times
         from sweeps.measuring.throughput import Timing, measured_apart
 

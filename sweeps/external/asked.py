@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis.phrases import plural
-from cbs.command_line import masked
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice, parse_value, value_text
-from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+from cbs.registry.commands import masked
+from cbs.registry.values import parse_batch_sizes, parse_numbers, parse_seeds
 from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of

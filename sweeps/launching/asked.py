@@ -7,7 +7,7 @@ import time
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
-from cbs.registry.parsing import parse_duration
+from cbs.registry.values import parse_duration
 from sweeps.search.limits import Limits
 from sweeps.spec.combinations import refuse
 

@@ -19,10 +19,10 @@ from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
 from cbs.training.batch_sizes import run_of
 from cbs.training.birth import check_parent
-from cbs.training.checks import check_model
-from cbs.training.kept import kept_path
+from cbs.training.building import check_model
 from cbs.training.metrics import METRICS
-from cbs.training.probe_columns import build_probe
+from cbs.training.noise_scale import build_probe
+from cbs.training.parents import kept_path
 from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store

@@ -12,10 +12,10 @@ from typing import Any
 import typer
 
 from analysis.consoles import errors
-from cbs.command_line import command_line
 from cbs.compute import device
 from cbs.errors import Unfinished
-from cbs.registry.parsing import parse_duration
+from cbs.registry.commands import command_line
+from cbs.registry.values import parse_duration
 from cbs.trial.config import COMMAND
 from cbs.trial.store import MANIFEST, Store
 from sweeps.external.asked import check_there, told_first

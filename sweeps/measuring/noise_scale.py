@@ -16,8 +16,8 @@ from cbs.compute.device import pick
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import CheckReport
+from cbs.one_step_gain import one_step as measured_step
 from cbs.registry.choices import Choice, parse_choice
-from cbs.spectrum.one_step import one_step as measured_step
 from cbs.training import birth
 from cbs.training.loop import TrainingLoop
 from cbs.training.noise_scale_run import measure_run
@@ -94,7 +94,7 @@ def one_step(
     settings: Sequence[str],
     from_checkpoint: Path | None = None,
 ) -> OneStepTest:
-    """Measure what one step along the gradient saves at its best length, see :mod:`cbs.spectrum.one_step`.
+    """Measure what one step along the gradient saves at its best length, see :mod:`cbs.one_step_gain`.
 
     The step follows a run of ``steps`` updates, possibly 0, from fresh weights or from a checkpoint. The other
     arguments are as for :func:`measure`.

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from cbs.compute import device, seeding
-from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.device import pick
+from cbs.compute.state import evaluating
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import EvaluationPlan, TrialConfig

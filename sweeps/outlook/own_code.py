@@ -18,15 +18,15 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cbs.compute import seeding
-from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.device import pick
+from cbs.compute.state import evaluating
 from cbs.errors import ConfigError
 from cbs.optimizers import build_optimizer
 from cbs.training.loop import TrainingLoop
-from cbs.training.micro_batches import split_batch
 from cbs.trial.config import TrialConfig
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
+from cbs.workloads.streams import split_batch
 
 EXAMPLES = 8
 """Number of examples in a batch drawn for a check."""

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from cbs.trial.config import TrialConfig
-from cbs.trial.lr_law import SLOPE
+from cbs.trial.lr_choice import SLOPE
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
 from sweeps.search.forecast import End, Played, play

@@ -14,9 +14,9 @@ import torch
 
 from cbs.compute.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
-from cbs.training.kept import KeptCheckpoints, kept_path
-from cbs.training.micro_batches import PassTooLarge
-from cbs.training.noise_scale_part import UNMEASURED
+from cbs.training.noise_scale import UNMEASURED
+from cbs.training.parents import KeptCheckpoints, kept_path
+from cbs.training.passes import PassTooLarge
 from cbs.training.ranks import joined
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint

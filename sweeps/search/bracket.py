@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.trial.lr_choice import cliff, vertex
-from cbs.trial.lr_law import Expected
+from cbs.trial.lr_choice import Expected, cliff, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
 from sweeps.search.trial_table import Seen, TrialTable

@@ -1,7 +1,7 @@
 """The learning-rate search of a whole sweep: which trials are needed, and in which order they run.
 
 Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default; every other
-one around the learning rate that :mod:`cbs.trial.lr_law` predicts from the studies before it. Which trials a study
+one around the learning rate that :mod:`cbs.trial.lr_choice` predicts from the studies before it. Which trials a study
 needs follows from its finished trials alone (:mod:`sweeps.search.bracket`), and it is asked again only when all trials
 it asked for have finished. The trials of a sweep therefore depend neither on the order in which they end nor on where a
 sweep was interrupted: stored trials are replayed in the same order.
@@ -18,8 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from cbs.trial.config import TrialConfig
-from cbs.trial.lr_choice import best_lr, censored
-from cbs.trial.lr_law import Expected, expected
+from cbs.trial.lr_choice import Expected, best_lr, censored, expected
 from cbs.trial.record import TrialResult
 from sweeps.search import bracket
 from sweeps.search.bracket import Rules, TrialRequest

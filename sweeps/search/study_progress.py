@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cbs.trial.lr_law import SLOPE
+from cbs.trial.lr_choice import SLOPE
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.bracket import Rules, TrialRequest
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice

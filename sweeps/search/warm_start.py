@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 import math
 from collections.abc import Sequence
 
-from cbs.trial.lr_law import Expected, expected
+from cbs.trial.lr_choice import Expected, expected
 
 AT_AN_EDGE = 1.0
 """Variance of ln lr if the best learning rate is the lowest or highest that was tried."""
@@ -137,7 +137,7 @@ def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, f
 
     .. math:: \ln\eta(B) = \ln\eta_{there}(B) + d(B)
 
-    :math:`\eta_{there}` is the line of :mod:`cbs.trial.lr_law` through the optima of the other sweep. Before any trial
+    :math:`\eta_{there}` is the line of :mod:`cbs.trial.lr_choice` through the optima of the other sweep. Before any trial
     has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a prior
     slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or
     target that shifts all learning rates alike therefore costs one search only, and the sweep's own optima take over as

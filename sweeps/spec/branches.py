@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.text import parse_amount
+from cbs.registry.values import parse_amount
 from sweeps.spec.lr_rule import POWERS, PrescribedRate, parse_lr_rule
 
 TRIED = "tried"

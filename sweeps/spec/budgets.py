@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.text import parse_amount
+from cbs.registry.values import parse_amount
 from sweeps.spec.schedule_rule import ScheduleRule
 
 MOST = 10**15

@@ -17,12 +17,11 @@ from rich.text import Text
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.registry import Registry
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.looking import Looking
+from cbs.schedules.batch_size import BATCH_SCHEDULES, Looking
 from cbs.schedules.learning_rate import SCHEDULES
 from cbs.training.averaging import AVERAGES
 from cbs.training.metrics import METRICS
-from cbs.training.probe_options import ProbeOptions
+from cbs.training.noise_scale import ProbeOptions
 from cbs.trial.config import DEVICES, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.workloads import WORKLOADS

@@ -15,8 +15,8 @@ from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import Stage
+from cbs.training.noise_scale import L2_COLUMNS
 from cbs.training.parts import TrainingStep
-from cbs.training.probe_columns import L2_COLUMNS
 from cbs.training.run import run_trial
 from cbs.training.step_columns import StepColumns
 from cbs.trial.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.shared_inputs import SharedInputs
+from cbs.noise_scale.shared_by_batch import SharedInputs
 
 SIZE, TOKENS, CLASSES = 12, 6, 5
 Batch = tuple[Tensor, Tensor, Tensor]

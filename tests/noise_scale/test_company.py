@@ -12,11 +12,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale import alike as company
-from cbs.noise_scale.alike import alike
+from cbs.noise_scale import separation as company
 from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call
-from cbs.noise_scale.separation import Separation
+from cbs.noise_scale.separation import Separation, alike
 from tests.kinds import kinds
 
 EXAMPLES = 16

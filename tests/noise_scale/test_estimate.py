@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cbs.noise_scale.estimate import Estimate, three_digits
+from cbs.noise_scale.averages import Estimate, three_digits
 
 
 def estimate(**changes: Any) -> Estimate:

@@ -9,8 +9,7 @@ from torch import nn
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer, optimizer
-from cbs.optimizers.geometry import geometry_of
-from cbs.optimizers.matching import leaves, matched
+from cbs.optimizers.matching import geometry_of, leaves, matched
 from cbs.trial.config import Choice
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.geometries.base import as_real
+from cbs.noise_scale.geometries import as_real
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import SOURCES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import finite, is_number, is_whole, number, whole
+from cbs.registry.values import finite, is_number, is_whole, number, whole
 
 
 @pytest.mark.parametrize(("value", "least", "taken"), [(1, 1, True), (0, 1, False), (0, 0, True), (5, 5, True)])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cbs.errors import CbsError, reason
-from cbs.training.kept import KeptCheckpoints
+from cbs.training.parents import KeptCheckpoints
 from cbs.training.run import run_trial
 from sweeps.measuring import throughput
 from sweeps.running import child, dispatch, patience, prestart

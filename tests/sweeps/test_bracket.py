@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.trial.lr_law import SLOPE, SLOPE_DEVIATION, Expected, expected
+from cbs.trial.lr_choice import SLOPE, SLOPE_DEVIATION, Expected, expected
 from sweeps.search.bracket import (
     CURVATURE,
     Rules,

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from cbs import report_settings
-from cbs.command_line import command_line, masked
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
+from cbs.registry.commands import command_line, masked
 from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus

@@ -17,7 +17,7 @@ import pytest
 from analysis.estimate.suggest import FEWEST_STEPS
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_choice
-from cbs.registry.parsing import parse_duration
+from cbs.registry.values import parse_duration
 from cbs.trial.config import TrialConfig
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest

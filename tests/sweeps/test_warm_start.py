@@ -15,7 +15,7 @@ import pytest
 from analysis.read.importers import Settings, import_runs
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
-from cbs.trial.lr_law import expected
+from cbs.trial.lr_choice import expected
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.cost import Cost

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 import torch.multiprocessing as mp
 
-from cbs.training.kept import KeptCheckpoints, kept_path
-from cbs.training.parents import digest
+from cbs.training.parents import KeptCheckpoints, digest, kept_path
 from cbs.training.ranks import joined
 from cbs.training.run import run_trial
 from cbs.trial.parent import Parent

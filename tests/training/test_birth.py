@@ -19,9 +19,8 @@ from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
-from cbs.training.kept import KeptCheckpoints, kept_path
 from cbs.training.loop import TrainingLoop
-from cbs.training.parents import digest, read_checkpoint
+from cbs.training.parents import KeptCheckpoints, digest, kept_path, read_checkpoint
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, Schedule, TrialConfig

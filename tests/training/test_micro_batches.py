@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.compute.pass_sizes import halved, micro_sizes
-from cbs.training.micro_batches import split_batch
+from cbs.workloads.streams import split_batch
 
 sizes = st.integers(1, 5000)
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cbs.diagnostics.base import Diagnostic
+from cbs.diagnostics import Diagnostic
 from cbs.errors import ConfigError
 from cbs.training.loop import TrainingLoop
-from cbs.training.parts import Part, TrainingStep
+from cbs.training.parts import Clipping, Diagnostics, Part, TrainingStep
 from cbs.training.step_columns import StepColumns
-from cbs.training.step_parts import Clipping, Diagnostics
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload

@@ -11,7 +11,7 @@ from torch import nn
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.optimizers.problem import ModelFunction, ProblemOptimizer
-from cbs.training.problem import problem_of
+from cbs.training.building import problem_of
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.training.probe_columns import L2_COLUMNS
-from cbs.training.probe_options import PERIOD, ProbeOptions
+from cbs.training.noise_scale import L2_COLUMNS, PERIOD, ProbeOptions
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from cbs.registry.choices import Choice
-from cbs.training.cutting import compare
 from cbs.training.noise_scale_run import measure_run
+from cbs.training.passes import compare
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import EvaluationPlan, Schedule, TrialConfig

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.averages import Estimate
+from cbs.noise_scale.interval import correction, product_ends
 from cbs.training.noise_scale_run import corrected_estimate as corrected
-from cbs.trial.correction import correction, product_ends
 
 SIMPLE = Estimate(
     value=40.0, low=30.0, high=60.0, confidence=0.95, signal=1.0, noise=40.0, steps=100, examples=6400, note=""

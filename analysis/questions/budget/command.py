@@ -9,7 +9,7 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import AnswerWriter, answer_with, level_of, options
-from cbs.registry.parsing import parse_numbers
+from cbs.registry.values import parse_numbers
 
 
 @options(config=level_of, answer=answer_with)

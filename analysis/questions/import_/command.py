@@ -10,8 +10,8 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import AsJson, pairs
-from cbs.command_line import command_line
 from cbs.registry import listed
+from cbs.registry.commands import command_line
 
 PANEL = "Bring your data"
 

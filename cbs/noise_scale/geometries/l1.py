@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.moments import Sizes, solve_moments
 
 
@@ -28,7 +27,7 @@ class L1(Geometry):
     - Signal is biased upward: as in the paper it is the norm of a noisy gradient, whose entries have the mean of a
       folded normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
       :math:`s = \sigma_i/\sqrt B`. So the noise scale is biased downward, and **never above** :math:`\pi B/2`, until B
-      is well above it; :func:`cbs.trial.correction.correction` corrects part of this bias.
+      is well above it; :func:`cbs.noise_scale.interval.correction` corrects part of this bias.
     """
 
     name = "l1"

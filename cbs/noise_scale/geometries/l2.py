@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.base import Geometry
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 
 
 @GEOMETRIES.register("l2")

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.moments import Sizes, solve_moments
-from cbs.optimizers.geometry import geometry_of
 from cbs.optimizers.layout import Layout, as_matrices
-from cbs.optimizers.matching import leaves
+from cbs.optimizers.matching import geometry_of, leaves
 
 
 @GEOMETRIES.register("nuclear")
@@ -33,7 +32,7 @@ class Nuclear:
       times the mean square root of a Marchenko-Pastur variable at :math:`m/(n(R-1))`: 0.85 for square matrices and two
       groups, about :math:`1 - m/8n(R-1)` otherwise. Negative eigenvalues, which only rounding can cause, count as zero.
     - Signal is biased upward, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the
-      true gradient nearly low rank. :func:`cbs.trial.correction.correction` corrects part of this bias.
+      true gradient nearly low rank. :func:`cbs.noise_scale.interval.correction` corrects part of this bias.
 
     So the noise scale is biased downward, less so with more groups and larger batches. Computed in float64.
     """

@@ -16,8 +16,7 @@ from cbs.noise_scale.coupling import LEAST
 from cbs.noise_scale.cut import has_rows, in_training
 from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
-from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Source
+from cbs.noise_scale.sources import SOURCES, Source
 
 UNEVEN = (
     "the loss of a step is divided by the sum of weights over all of its micro-batches (counted tokens, class weights),"

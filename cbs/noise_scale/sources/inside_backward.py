@@ -23,10 +23,9 @@ from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
-from cbs.noise_scale.shared_inputs import SharedInputs
+from cbs.noise_scale.shared_by_batch import SharedInputs
 from cbs.noise_scale.small_batch import CellSums, Small
-from cbs.noise_scale.sources import SOURCES
-from cbs.noise_scale.sources.base import Source
+from cbs.noise_scale.sources import SOURCES, Source
 
 IDLE = 0.5
 """Share of examples without a gradient above which a caveat is given."""
@@ -77,7 +76,7 @@ class InsideBackward(Source):
     but the last, with the gradients of all other examples set to zero. The gradient of the last group is the gradient
     of training minus those of the others. Training itself runs exactly as without a noise scale.
 
-    In some steps (:data:`~cbs.noise_scale.sources.base.CHECKED`) the last group gets a pass of its own, too, and all
+    In some steps (:data:`~cbs.noise_scale.sources.CHECKED`) the last group gets a pass of its own, too, and all
     groups have to add up to the gradient of training. In these steps every row of the output has to depend on one
     example only (:class:`~cbs.noise_scale.separation.Separation`), and the loss must not couple examples
     (:class:`~cbs.noise_scale.coupling.Coupling`).

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, Stage
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, Stage
 
 
 @BATCH_SCHEDULES.register("constant")

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.base import RunSettings
+from cbs.schedules.batch_size import RunSettings
 from cbs.schedules.learning_rate import Multiplier, build_schedule
 from cbs.trial.config import Schedule
 
@@ -63,7 +63,7 @@ def warmup_alone(schedule: Schedule) -> Multiplier:
 def in_place_of_cuts(
     run: RunSettings, factor: float, lr_power: float, cap: int | None, of: str
 ) -> Iterator[tuple[float, int, float]]:
-    """Yield stages for :func:`~cbs.schedules.batch_size.base.of_table` that replace cuts of the learning rate.
+    """Yield stages for :func:`~cbs.schedules.batch_size.of_table` that replace cuts of the learning rate.
 
     At the k-th cut by ``factor`` the batch size grows by ``factor``, and the learning rate falls by ``factor **
     lr_power`` instead. Once the batch size is at the cap, or a step would take all remaining examples, the batch size

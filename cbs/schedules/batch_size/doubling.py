@@ -7,9 +7,17 @@ noise scale times a ratio that has to be measured once; the *lower* end of the n
 
 from __future__ import annotations
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import NOISE_SCALE, ClosedLoop, Observed, RunSettings, Stage, number
-from cbs.schedules.batch_size.looking import Looking, looking
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
+    NOISE_SCALE,
+    ClosedLoop,
+    Looking,
+    Observed,
+    RunSettings,
+    Stage,
+    looking,
+    number,
+)
 
 
 @BATCH_SCHEDULES.register("doubling")
@@ -20,7 +28,7 @@ def doubling(run: RunSettings, *, ratio: float = 1.0, how: Looking) -> ClosedLoo
     Args:
         run: settings of the run, whose batch size is the first.
         ratio: ratio of critical batch size to noise scale.
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
     """
     share = number("ratio", ratio)
 

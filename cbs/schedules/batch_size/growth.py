@@ -13,8 +13,7 @@ import math
 from collections.abc import Iterator
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, capped, number, of_table, whole
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, cap_of, capped, number, of_table, whole
 
 
 @BATCH_SCHEDULES.register("growth")

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import math
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import GRAD_SQ_NORM, ClosedLoop, Observed, RunSettings, Stage, number
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
+    GRAD_SQ_NORM,
+    ClosedLoop,
+    Looking,
+    Observed,
+    RunSettings,
+    Stage,
+    looking,
+    number,
+)
 from cbs.schedules.batch_size.growth import checked_growth, grown
-from cbs.schedules.batch_size.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("growth_by_gradient")
@@ -28,7 +36,7 @@ def growth_by_gradient(
         first_norm: epsilon_0, the norm of the gradient at which the first growth happens.
         delta: factor of the batch size at each growth, above 1.
         gamma: factor of the learning rate, below the square root of ``delta``.
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; ``gamma`` sets the learning rate.
+        how: see :class:`~cbs.schedules.batch_size.Looking`; ``gamma`` sets the learning rate.
     """
     delta, gamma = checked_growth(delta, gamma)
     first = number("first_norm", first_norm)

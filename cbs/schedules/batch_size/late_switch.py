@@ -7,8 +7,7 @@ that of a run with the large batch. The paper's 1.1B model switches from 1024 to
 from __future__ import annotations
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, number, of_table, whole
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, exponent, joined, number, of_table, whole
 
 
 @BATCH_SCHEDULES.register("late_switch")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, of_table, whole
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, exponent, joined, of_table, whole
 
 
 @BATCH_SCHEDULES.register("linear_ramp")

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import math
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import FEWEST, NOISE_SCALE, ClosedLoop, Observed, RunSettings, Stage, number
-from cbs.schedules.batch_size.looking import Looking, looking
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
+    FEWEST,
+    NOISE_SCALE,
+    ClosedLoop,
+    Looking,
+    Observed,
+    RunSettings,
+    Stage,
+    looking,
+    number,
+)
 
 
 @BATCH_SCHEDULES.register("noise_rule")
@@ -21,7 +30,7 @@ def noise_rule(run: RunSettings, *, price: float, how: Looking) -> ClosedLoop:
     Args:
         run: settings of the run, whose batch size is the first.
         price: r, in examples per step.
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
     """
     r = number("price", price)
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import (
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
     MATCHED_NOISE_SCALE,
     NOISE_SCALE,
     ClosedLoop,
+    Looking,
     Observed,
     RunSettings,
     Stage,
+    looking,
     number,
 )
-from cbs.schedules.batch_size.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("norm_test")
@@ -31,7 +32,7 @@ def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLo
     Args:
         run: settings of the run, whose batch size is the first.
         theta: largest ratio of the noise to the gradient's norm, in (0, 1).
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
     """
     return _test(run, NOISE_SCALE, theta, how)
 
@@ -44,7 +45,7 @@ def dual_norm(run: RunSettings, *, theta: float = 0.6, how: Looking) -> ClosedLo
     Args:
         run: settings of the run, whose batch size is the first.
         theta: largest ratio of the noise to the gradient's dual norm, in (0, 1); 0.6 in the paper.
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the paper observes every 100 steps.
+        how: see :class:`~cbs.schedules.batch_size.Looking`; the paper observes every 100 steps.
     """
     return _test(run, MATCHED_NOISE_SCALE, theta, how)
 

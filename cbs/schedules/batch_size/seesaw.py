@@ -10,8 +10,7 @@ The run takes the share :math:`\sum_k (x_{k+1} - x_k) \alpha^{-k}` of the steps 
 
 from __future__ import annotations
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number, of_table
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, cap_of, number, of_table
 from cbs.schedules.batch_size.cuts import in_place_of_cuts, warmup_alone
 
 

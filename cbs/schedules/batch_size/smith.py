@@ -7,8 +7,7 @@ larger first batch, and more momentum, can be axes of a sweep.
 
 from __future__ import annotations
 
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number, of_table
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, cap_of, number, of_table
 from cbs.schedules.batch_size.cuts import in_place_of_cuts, warmup_alone
 
 

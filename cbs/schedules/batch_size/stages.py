@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, of_table
-from cbs.schedules.batch_size.text import parse_table
+from cbs.registry.values import parse_table
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, exponent, joined, of_table
 
 
 @BATCH_SCHEDULES.register("stages")

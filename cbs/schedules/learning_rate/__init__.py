@@ -13,16 +13,50 @@ from numbers import Real
 
 from cbs.errors import ConfigError
 from cbs.registry import ImportFallback, Registry
-from cbs.schedules.learning_rate.base import Multiplier
+from cbs.registry.values import number
 from cbs.trial.config import Schedule
 from cbs.trial.parent import Parent
+
+Multiplier = Callable[[int], float]
+"""Function from the examples seen after an update to that update's fraction of the peak learning rate.
+
+Entries of the registry return one; a trial calls it before every update."""
+
+
+def decay(schedule: Schedule, left: Callable[[float], float], *, start: float, end: float) -> Multiplier:
+    """Return a multiplier that falls from 1 at ``start`` examples to ``final_fraction`` at ``end``, and is constant
+    outside.
+
+    Args:
+        schedule: schedule with the final fraction.
+        left: function from the share of the decay that has passed, in [0, 1], to the share of the fall that remains.
+        start, end: start and end of the decay in examples.
+    """
+    final = schedule.final_fraction
+    return lambda examples: final + (1.0 - final) * left(min(1.0, max(0.0, (examples - start) / (end - start))))
+
+
+def decay_end(schedule: Schedule) -> int:
+    """Return ``decay_examples``.
+
+    Raises:
+        ConfigError: if the schedule has none.
+    """
+    if schedule.decay_examples is None:
+        raise ConfigError(f"schedule {schedule.name!r} needs decay_examples, the examples after which it has decayed")
+    return schedule.decay_examples
+
+
+def positive(schedule: Schedule, name: str, value: object, *, below: float = math.inf) -> float:
+    """Check an option that is a number above 0, see :func:`cbs.registry.values.number`."""
+    return number(f"{name} of schedule {schedule.name!r}", value, below=below)
+
 
 SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules.learning_rate", makes=Callable)
 """Entries are called as ``entry(schedule, *, option=default, ...)`` and return the multiplier from the end of the
 warmup on."""
 
 SCHEDULES.fallback = ImportFallback("schedule")
-
 __all__ = ["SCHEDULES", "Multiplier", "build_schedule", "of_branch", "schedule_options"]
 
 

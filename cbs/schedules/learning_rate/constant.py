@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cbs.schedules.learning_rate import SCHEDULES
-from cbs.schedules.learning_rate.base import Multiplier
+from cbs.schedules.learning_rate import SCHEDULES, Multiplier
 from cbs.trial.config import Schedule
 
 

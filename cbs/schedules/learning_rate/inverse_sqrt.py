@@ -7,8 +7,7 @@ from __future__ import annotations
 import math
 
 from cbs.errors import ConfigError
-from cbs.schedules.learning_rate import SCHEDULES
-from cbs.schedules.learning_rate.base import Multiplier, positive
+from cbs.schedules.learning_rate import SCHEDULES, Multiplier, positive
 from cbs.trial.config import Schedule
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cbs.schedules.learning_rate import SCHEDULES
-from cbs.schedules.learning_rate.base import Multiplier, decay, decay_end
+from cbs.schedules.learning_rate import SCHEDULES, Multiplier, decay, decay_end
 from cbs.trial.config import Schedule
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cbs.errors import ConfigError
-from cbs.schedules.learning_rate import SCHEDULES
-from cbs.schedules.learning_rate.base import Multiplier, decay, decay_end, positive
+from cbs.schedules.learning_rate import SCHEDULES, Multiplier, decay, decay_end, positive
 from cbs.trial.config import Schedule
 
 

@@ -2,16 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.registry import Registry
-from cbs.training.averaging.base import WeightAverage
-from cbs.training.averaging.weights import answers_for_another_point
 from cbs.trial.config import Choice
+
+STATISTICS = ("running_mean", "running_var")
+"""Buffers of normalization layers that belong to the weights and are averaged with them."""
+
+
+class WeightAverage(ABC):
+    """The mean of some points, each with a value for every trained parameter and running statistic of a model.
+
+    Other buffers are not averaged. Points are kept in float32 or a wider dtype, because small steps towards a weight
+    would be lost in bfloat16.
+
+    Example of an average that keeps the weights after the first 100 examples:
+
+    >>> class Early(WeightAverage):
+    ...     def update(self, examples, batch_size):
+    ...         if not self.points and examples >= 100:
+    ...             self.points = [[value.clone() for value in self.weights()]]
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> average = Early(model)
+    >>> for step in range(1, 5):
+    ...     _ = model.weight.data.fill_(step)
+    ...     average.update(examples=50 * step, batch_size=50)
+    >>> with average.in_place():
+    ...     model.weight.item()
+    2.0
+    >>> model.weight.item()
+    4.0
+
+    Args:
+        model: the model that is trained.
+
+    Attributes:
+        points: points that are averaged with equal weights; empty before there is anything to average.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        buffers = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+        self._tensors: list[Tensor] = [*parameters, *buffers]
+        self.points: list[list[Tensor]] = []
+
+    @abstractmethod
+    def update(self, examples: int, batch_size: int) -> None:
+        """Add the current weights to the average; a trial calls this after every update.
+
+        Args:
+            examples: number of examples seen so far.
+            batch_size: number of examples in this update.
+        """
+
+    def weights(self) -> list[Tensor]:
+        """Return the current weights as the values of a point; tensors in float32 or wider are not copied."""
+        return [tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in self._tensors]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Run the block with the mean in place of the weights, which are restored bit for bit afterwards."""
+        values = self._mean()
+        _swap(self._tensors, values)
+        try:
+            yield
+        finally:
+            _swap(self._tensors, values)
+
+    def state_dict(self) -> dict[str, list[list[Tensor]]]:
+        """Return everything that a later process needs to continue."""
+        return {"points": self.points}
+
+    def load_state_dict(self, state: dict[str, list[list[Tensor]]]) -> None:
+        """Restore :meth:`state_dict`."""
+        self.points = [
+            [value.to(tensor.device, copy=True) for value, tensor in zip(point, self._tensors, strict=True)]
+            for point in state["points"]
+        ]
+
+    def _mean(self) -> list[Tensor]:
+        if not self.points:
+            return [tensor.detach() for tensor in self._tensors]
+        means = [torch.stack(values).mean(0) for values in zip(*self.points, strict=True)]
+        return [mean.to(tensor.dtype) for mean, tensor in zip(means, self._tensors, strict=True)]
+
+
+def _swap(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.data, value.data = value.data, tensor.data
+
+
+def answers_for_another_point(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is a schedule-free method (Defazio et al. 2024, arXiv 2405.15682).
+
+    These evaluate an average of their iterates and compute gradients at another point. They are recognized by methods
+    called ``eval`` and ``train`` that switch between the two.
+    """
+    return hasattr(optimizer, "eval") and hasattr(optimizer, "train")
+
+
+@contextmanager
+def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | None = None) -> Iterator[None]:
+    """Run the block with the weights that a trial delivers, then go back to those it trains, bit for bit.
+
+    The delivered weights are the average where there is one, else those that a schedule-free method evaluates, else
+    those that are trained.
+    """
+    if average is not None:
+        with average.in_place():
+            yield
+        return
+    if not answers_for_another_point(optimizer):
+        yield
+        return
+    # A schedule-free method computes the trained weights anew from the others, which rounds them.
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    trained = [weight.detach().clone() for weight in weights]
+    optimizer.eval()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        trained_weights(optimizer)
+        with torch.no_grad():
+            for weight, value in zip(weights, trained, strict=True):
+                weight.copy_(value)
+
+
+def trained_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Switch a schedule-free method to the point where it computes gradients; some refuse to step before this call."""
+    if answers_for_another_point(optimizer):
+        optimizer.train()  # type: ignore[attr-defined]
+
 
 AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.training.averaging", makes=WeightAverage)
 """Entries are called as ``entry(model, *, option=default, ...)``, which starts an average at the model's weights."""

@@ -9,9 +9,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cbs.errors import ConfigError
 from cbs.optimizers.scaling import decay_at
-from cbs.registry.domains import is_number
-from cbs.training.averaging import AVERAGES
-from cbs.training.averaging.base import WeightAverage
+from cbs.registry.values import is_number
+from cbs.training.averaging import AVERAGES, WeightAverage
 
 
 @AVERAGES.register("ema")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from cbs.registry.domains import whole
-from cbs.training.averaging import AVERAGES
-from cbs.training.averaging.base import WeightAverage
+from cbs.registry.values import whole
+from cbs.training.averaging import AVERAGES, WeightAverage
 
 
 @AVERAGES.register("lawa")

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
-from cbs.training.metrics import METRICS
-from cbs.training.metrics.base import FixedExamples, Metric, MetricInputs
+from cbs.training.metrics import METRICS, FixedExamples, Metric, MetricInputs
 
 EXAMPLES, PASS = 512, 128
 """Number of examples in the fixed set, and in one pass where no limit is configured."""

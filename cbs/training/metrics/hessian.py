@@ -14,8 +14,7 @@ from torch import Tensor
 from cbs.compute import seeding
 from cbs.compute.hessian import flat, hessian_product, shaped
 from cbs.errors import ConfigError
-from cbs.training.metrics import METRICS
-from cbs.training.metrics.base import FixedExamples, Metric, MetricInputs
+from cbs.training.metrics import METRICS, FixedExamples, Metric, MetricInputs
 
 EXAMPLES = 256
 """Number of examples in the fixed set, which pass one after the other in parts of at most the configured size."""

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from cbs.compute import seeding
-from cbs.training.metrics import METRICS
-from cbs.training.metrics.base import Metric, MetricInputs
+from cbs.training.metrics import METRICS, Metric, MetricInputs
 
 POWER = 10.0
 """Exponent p: half of the weight lies in the last 6 % of the examples."""

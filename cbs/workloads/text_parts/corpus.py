@@ -1,21 +1,80 @@
-"""A corpus as a workload uses it, and one that needs no file: the documentation that every CPython includes."""
+"""A corpus as a workload uses it, in one array or in shards, and two that need no file: the documentation that every
+CPython includes, and the source of its standard library.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from cbs.errors import DataError
-from cbs.workloads.text_parts.shards import TokenShards
+
+OPEN = 64
+"""Largest number of files that are open at a time; a mapped file uses one of the process's file descriptors."""
+
+LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"})
+"""Folders that are not part of the library, or that some distributions of Python leave out."""
+
+
+class TokenShards:
+    """Consecutive files of ids, which act as one file: a window may begin in one and end in the next.
+
+    Args:
+        openers: functions that map one file each into memory; called again when many others have been read.
+        lengths: number of ids in each file.
+        start: position of the first id.
+        stop: position after the last id; ``None`` for the end.
+    """
+
+    def __init__(
+        self,
+        openers: Sequence[Callable[[], np.ndarray]],
+        lengths: Sequence[int],
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        self._openers = openers
+        self._lengths = lengths
+        self._ends = np.cumsum(lengths)
+        self._start = start
+        self._stop = int(self._ends[-1]) if stop is None else stop
+        self._shard = lru_cache(maxsize=OPEN)(lambda place: openers[place]())
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def between(self, start: int, stop: int) -> TokenShards:
+        """Return a part, without reading it."""
+        return TokenShards(self._openers, self._lengths, self._start + start, self._start + stop)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Read and return the ids of a part."""
+        first, last, _ = part.indices(len(self))
+        at, stop = self._start + first, self._start + max(first, last)
+        pieces = []
+        place = int(np.searchsorted(self._ends, at, side="right"))
+        while at < stop:
+            begin = int(self._ends[place]) - self._lengths[place]
+            pieces.append(self._shard(place)[at - begin : stop - begin])
+            at = int(self._ends[place])
+            place += 1
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=self._shard(0).dtype)
+
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Return windows of ``length`` ids, shape ``[starts, length]``."""
+        return np.stack([self[start : start + length] for start in starts.tolist()])
+
 
 TokenUnit = Literal["byte", "token"]
 Tokens = np.ndarray | TokenShards
-
 BLOCK = 2**18
 """Number of tokens that are read at once when a corpus is scanned."""
 
@@ -149,3 +208,26 @@ def _blocks(tokens: Tokens) -> Iterator[np.ndarray]:
         starts = np.linspace(0, len(tokens) - BLOCK, SAMPLED_BLOCKS).astype(np.int64).tolist()
     for start in starts:
         yield tokens[start : start + BLOCK]
+
+
+@functools.cache
+def source_code_corpus() -> Corpus:
+    """Return the modules of the standard library: about 11 million bytes for training and 1 million for validation.
+
+    Modules are split by their path (:func:`~cbs.workloads.text_parts.corpus.belongs_to_validation`), joined by
+    newlines in the order of their paths, and encoded as ASCII bytes; characters beyond ASCII become ``?``. The text
+    and its hash differ between versions of Python.
+
+    Raises:
+        DataError: if this Python does not include the source of its library.
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    sides: tuple[list[str], list[str]] = ([], [])
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder)
+        if not LEFT_OUT & set(name.parts):
+            sides[belongs_to_validation(name.as_posix())].append(path.read_text("utf-8", errors="replace"))
+    if not all(sides):
+        raise DataError(f"{folder}: this Python does not include the source of its library; pass data=PATH")
+    training, validation = (as_ascii(iter(side)) for side in sides)
+    return make_corpus(training, validation, sources=(str(folder),) * 2, vocab_size=ASCII_SIZE, unit="byte")

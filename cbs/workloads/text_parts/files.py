@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 
 from cbs.errors import ConfigError, DataError
 from cbs.files import ended, inner_path, whole
-from cbs.workloads.text_parts.corpus import Corpus, Tokens, belongs_to_validation, make_corpus
-from cbs.workloads.text_parts.shards import TokenShards
-from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer, Tokenizer
+from cbs.workloads.text_parts.corpus import Corpus, Tokens, TokenShards, belongs_to_validation, make_corpus
+from cbs.workloads.text_parts.tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 DOCUMENT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 HEADERS = (20240520, 20240801)

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.workloads.text_parts.corpus import Corpus, check_ids, embedded_corpus
+from cbs.workloads.text_parts.corpus import Corpus, check_ids, embedded_corpus, source_code_corpus
 from cbs.workloads.text_parts.files import load_corpus
 from cbs.workloads.text_parts.gpt import SIZES, BaseModel, GPTShape
 from cbs.workloads.text_parts.llama import LlamaShape
-from cbs.workloads.text_parts.source_code import source_code_corpus
 
 CORPORA = {"topics": embedded_corpus, "stdlib": source_code_corpus}
 """Corpora that need no file."""

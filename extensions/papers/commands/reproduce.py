@@ -54,7 +54,7 @@ def command(
     """
     from cbs.compute import device
     from cbs.errors import ConfigError
-    from cbs.registry.parsing import parse_duration
+    from cbs.registry.values import parse_duration
     from cbs.trial.store import Store
     from extensions.papers.reproducing.price import prices
     from extensions.papers.reproducing.reproduce import recipe_of, reproduce, store

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import whole
+from cbs.registry.values import whole
 from cbs.workloads.base import TrainingStream
 from cbs.workloads.streams import DrawnExamples
 from extensions.papers.image_parts.data import ImageStream, as_bytes, decode, middle

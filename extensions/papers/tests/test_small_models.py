@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, DataError
-from cbs.workloads.text_parts.source_code import source_code_corpus
+from cbs.workloads.text_parts.corpus import source_code_corpus
 from extensions.papers.image_parts import sources
 from extensions.papers.workloads.autoencoder import autoencoder
 from extensions.papers.workloads.lstm import LSTMLanguageModel, lstm

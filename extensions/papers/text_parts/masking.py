@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cbs.workloads.streams import DrawnExamples
-from cbs.workloads.text_parts.windows import Windows
+from cbs.workloads.text_parts.tokens import Windows
 
 MaskedTokens = tuple[Tensor, Tensor, Tensor]
 """Ids with masks ``[sequences, tokens]``, and positions and original ids of the hidden tokens ``[sequences, hidden]``;

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.registry.domains import all_whole
+from cbs.registry.values import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import TrainingStream
-from cbs.workloads.likelihoods import FixedSet
+from cbs.workloads.base import FixedSet, TrainingStream
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source, photo_source
 
 EMBEDDED = ("photo", "glyphs")

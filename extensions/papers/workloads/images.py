@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.registry.domains import all_whole, whole
+from cbs.registry.values import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import TrainingStream
-from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from cbs.workloads.base import FixedSet, TrainingStream, cross_entropy_sample
 from extensions.papers.image_parts.models import build_classifier
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.registry.domains import number, whole
+from cbs.registry.values import number, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.streams import DrawnExamples

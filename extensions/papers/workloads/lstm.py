@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cbs.registry.domains import all_whole
+from cbs.registry.values import all_whole
 from cbs.workloads import WORKLOADS
 from cbs.workloads.text import TextWorkload
 from cbs.workloads.text_parts.options import find_corpus

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.registry.domains import all_whole, whole
+from cbs.registry.values import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from cbs.workloads.base import FixedSet, cross_entropy_sample
 from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
 from cbs.workloads.text_parts.options import find_corpus, resized, size_named
-from cbs.workloads.text_parts.windows import Windows, require_windows
+from cbs.workloads.text_parts.tokens import Windows, require_windows
 from extensions.papers.text_parts.bert import BERT, BERT_SIZES
 from extensions.papers.text_parts.masking import MaskedTokens, MaskedWindows
 

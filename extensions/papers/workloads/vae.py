@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.registry.domains import all_whole, number
+from cbs.registry.values import all_whole, number
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import TrainingStream
-from cbs.workloads.likelihoods import FixedSet
+from cbs.workloads.base import FixedSet, TrainingStream
 from cbs.workloads.streams import DrawnExamples
 from extensions.papers.image_parts.sources import ImageSource
 from extensions.papers.workloads.autoencoder import AutoencoderWorkload, layers, unlabelled_source

@@ -29,9 +29,8 @@ from analysis.arrays import UNKNOWN
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.phrases import number
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import RunSettings
-from cbs.schedules.batch_size.base import of_table
-from cbs.schedules.batch_size.text import parse_amount
+from cbs.registry.values import parse_amount
+from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
 from extensions.schedules.plan.lr_rules import LearningRateRule, beyond, learning_rates
 from extensions.schedules.plan.of_curve import of_curve

@@ -9,8 +9,8 @@ from typing import Any
 
 from analysis.plain import shown
 from cbs.errors import ConfigError, DataError, reason
-from cbs.schedules.batch_size.base import RunSettings, of_table
-from cbs.schedules.batch_size.text import parse_amount
+from cbs.registry.values import parse_amount
+from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
 from extensions.schedules.trainers import read_schedule
 

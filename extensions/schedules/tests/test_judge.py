@@ -22,7 +22,7 @@ from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ResultsError
 from cbs.registry.choices import parse_choice
-from cbs.schedules.batch_size.text import parse_table
+from cbs.registry.values import parse_table
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialStatus

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from analysis.arrays import UNKNOWN, Quantity
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.base import RunSettings, of_table
+from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
 from extensions.schedules.plan.stages import stages
 from extensions.schedules.trainers import (

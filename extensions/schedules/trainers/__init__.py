@@ -13,7 +13,7 @@ from analysis.arrays import Quantity
 from analysis.phrases import number
 from cbs.errors import ConfigError, reason
 from cbs.registry import Registry
-from cbs.schedules.batch_size.text import parse_table
+from cbs.registry.values import parse_table
 from extensions.schedules.plan.plans import SchedulePlans
 
 

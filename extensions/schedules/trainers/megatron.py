@@ -12,7 +12,7 @@ import itertools
 import shlex
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.text import parse_table
+from cbs.registry.values import parse_table
 from extensions.schedules.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from cbs.errors import ConfigError
 from cbs.training.birth import check_parent
-from cbs.training.kept import kept_path
-from cbs.training.parents import digest, parent_at, read_checkpoint
+from cbs.training.parents import digest, kept_path, parent_at, read_checkpoint
 from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus

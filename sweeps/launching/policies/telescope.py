@@ -15,7 +15,7 @@ from rich.console import Console
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
-from cbs.registry.parsing import parse_batch_sizes
+from cbs.registry.values import parse_batch_sizes
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES

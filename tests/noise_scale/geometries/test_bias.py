@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.geometries.l1 import root_shrinkage
+from cbs.noise_scale.interval import correction
 from cbs.noise_scale.moments import Sizes
-from cbs.trial.correction import correction
 from tests.references import noise_scale as theory
 
 NOISE = pytest.mark.parametrize("noise", [0.05, 50.0])

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.optimizers.adam import AdamW
-from cbs.schedules.batch_size import ClosedLoop, build_batch_schedule
-from cbs.schedules.batch_size.base import Observed, Stage
+from cbs.schedules.batch_size import ClosedLoop, Observed, Stage, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.batch_sizes import SEEN, observed, run_of
 from cbs.training.run import run_trial

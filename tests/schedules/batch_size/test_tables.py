@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size import OpenLoop, RunSettings, Stage, batch_schedule_options, build_batch_schedule
-from cbs.schedules.batch_size.base import of_table
-from cbs.schedules.batch_size.text import parse_amount, parse_table
+from cbs.registry.values import parse_amount, parse_table
+from cbs.schedules.batch_size import (
+    OpenLoop,
+    RunSettings,
+    Stage,
+    batch_schedule_options,
+    build_batch_schedule,
+    of_table,
+)
 from cbs.schedules.learning_rate import build_schedule, schedule_options
 from cbs.trial.config import Schedule
 

@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from cbs.compute import seeding
-from cbs.schedules.batch_size import BATCH_SCHEDULES, ClosedLoop, OpenLoop, build_batch_schedule
-from cbs.schedules.batch_size.base import GRAD_SQ_NORM, BatchSchedule
-from cbs.schedules.batch_size.base import Stage as Planned
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
+    GRAD_SQ_NORM,
+    BatchSchedule,
+    ClosedLoop,
+    OpenLoop,
+    build_batch_schedule,
+)
+from cbs.schedules.batch_size import Stage as Planned
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.batch_sizes import SEEN, run_of
 from cbs.training.run import run_trial

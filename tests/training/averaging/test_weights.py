@@ -10,9 +10,8 @@ from torch import nn
 
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from cbs.training.averaging import AVERAGES, build_averaging
+from cbs.training.averaging import AVERAGES, averaged_weights, build_averaging, trained_weights
 from cbs.training.averaging.ema import EMA
-from cbs.training.averaging.weights import averaged_weights, trained_weights
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target

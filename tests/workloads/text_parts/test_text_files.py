@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from cbs.errors import CbsError, ConfigError, DataError
 from cbs.workloads.text import text
 from cbs.workloads.text_parts import corpus as corpus_module
-from cbs.workloads.text_parts.corpus import belongs_to_validation
+from cbs.workloads.text_parts.corpus import TokenShards, belongs_to_validation
 from cbs.workloads.text_parts.files import load_corpus, open_tokens, read_documents
-from cbs.workloads.text_parts.shards import TokenShards
-from cbs.workloads.text_parts.windows import Windows
+from cbs.workloads.text_parts.tokens import Windows
 
 DOCUMENTS = [f"document {index}: naïve\r\ncafé\n" for index in range(60)]
 IDS = np.arange(1000) % 200

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import DataError, MissingDependencyError
-from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer
+from cbs.workloads.text_parts.tokens import ByteTokenizer, FileTokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -21,7 +21,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study, options_of
 from analysis.present import style
 from analysis.present.figures import figure, tidy
-from cbs.registry.domains import is_number
+from cbs.registry.values import is_number
 from cbs.trial.record import TrialStatus
 
 _COLUMNS = [

@@ -72,7 +72,7 @@ def command(
     from analysis.config import AnalysisConfig
     from analysis.present.figures import save_figure
     from cbs.errors import ConfigError
-    from cbs.registry.parsing import parse_batch_sizes, parse_numbers
+    from cbs.registry.values import parse_batch_sizes, parse_numbers
     from extensions.theory.noisy_quadratic import NoisyQuadratic
     from extensions.theory.quadratic import as_notebook, quadratic
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from cbs.compute import seeding
-from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.hessian import flat, hessian_product, shaped
+from cbs.compute.state import evaluating
 from cbs.errors import ConfigError
 from cbs.training.loop import TrainingLoop
 

@@ -12,7 +12,7 @@ import torch
 
 from analysis.questions.one_step.answer import OneStepTest, one_step_test
 from cbs.errors import ConfigError
-from cbs.spectrum.one_step import OneStep, one_step
+from cbs.one_step_gain import OneStep, one_step
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
@@ -120,7 +120,7 @@ def test_the_command_measures_where_a_run_or_a_checkpoint_stands(
     monkeypatch.setattr("sweeps.measuring.noise_scale.ONE_STEP_SIZES", (4, 16))
     asked = ("noise-scale", "--one-step", "--optim", "sgd", "--lr", 0.1, "--workload", "noisy_quadratic")
     asked += ("--set", "workload.dimension=9")
-    monkeypatch.setattr("cbs.spectrum.one_step.LENGTHS", (0.5, 1.0, 2.0))
+    monkeypatch.setattr("cbs.one_step_gain.LENGTHS", (0.5, 1.0, 2.0))
     code, out, err = run(*asked, "--steps", 3, "-o", tmp_path)
     assert (code, err) == (0, "")
     assert "after 3 steps" in out
