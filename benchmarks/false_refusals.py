@@ -17,7 +17,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.model_zoo import Entry, classify, features, words
+from benchmarks.zoo_entry import Entry, classify, features, words
 from benchmarks.zoo_layers import NanoGPT, Norm, Recurrent, ResNet, mlp
 from benchmarks.zoo_transformers import IMAGE, LANGUAGE, SMALL
 from cbs.noise_scale import NoiseScaleMeter

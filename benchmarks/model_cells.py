@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.model_reference import Micro, Reference, moments, reference
-from benchmarks.model_zoo import FIRST, Entry, find
+from benchmarks.model_zoo import find
+from benchmarks.zoo_entry import FIRST, Entry
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.geometries import as_real

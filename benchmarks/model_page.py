@@ -27,7 +27,7 @@ from benchmarks.model_cells import (
     WRONG,
     Cell,
 )
-from benchmarks.model_zoo import Entry
+from benchmarks.zoo_entry import Entry
 
 Key = tuple[str, str, str]
 """Model, mode, source."""

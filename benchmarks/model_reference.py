@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from benchmarks.model_zoo import Batch, Entry
+from benchmarks.zoo_entry import Batch, Entry
 from cbs.noise_scale.geometries import as_real
 
 Gradients = list[Tensor]

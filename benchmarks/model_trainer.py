@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.model_reference import Micro, reference
-from benchmarks.model_zoo import FIRST, Batch, Entry, from_output
+from benchmarks.zoo_entry import FIRST, Batch, Entry, from_output
 from cbs.integrations.huggingface import NoiseScaleCallback
 
 STEPS, SIZE = 3, 4

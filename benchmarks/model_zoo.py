@@ -2,140 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
-Batch = dict[str, Tensor]
-"""Tensors of a micro-batch by name, examples along one dimension that is the same for all of them."""
-
-TOKENS, WORDS, WIDTH, CLASSES = 6, 17, 16, 5
-"""Length of a sequence, size of the vocabulary, width of the models that are written here, classes of an example."""
-
-FIRST = 1000
-"""Seed of the generator in the first step of a run; the next one has the next seed."""
-
-
-def from_output(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss that a model computes itself."""
-    output = model(**batch)
-    loss: Tensor = output if isinstance(output, Tensor) else output.loss
-    return loss
-
-
-def uniform(batch: Batch) -> Tensor:
-    """The share of every example where the loss is the mean over examples."""
-    examples = next(iter(batch.values())).shape[0]
-    return torch.full((examples,), 1.0 / examples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A model, its data and its loss.
-
-    Attributes:
-        build: the model, from the global random state, in the mode it is trained in.
-        batch: of some examples, from a generator.
-        loss: of a micro-batch, a scalar.
-        shares: with :attr:`loss` of one example alone: its weight in the loss of the micro-batch, shape ``[examples]``.
-        terms: where the model draws random numbers: what every example adds to the loss of the micro-batch, shape
-            ``[examples]``.
-        dimension: of the examples.
-        group: of every row, from their number, where several rows are one example.
-        passes: forward passes that share the examples of a micro-batch among them.
-        counted: rows of the model's input that belong to one example, and that nobody has told the noise scale.
-        change: what is done to the model before a step, from its number.
-        blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
-        options: further arguments of ``NoiseScaleMeter``.
-        only_check: whether nothing but ``NoiseScaleMeter.check``, or a note, can tell that examples are coupled or
-            counted otherwise.
-        skips: modes in which the model itself does not run, or is another one.
-        compiled: whether it compiles in seconds.
-        also: further modes, that few models are run in.
-    """
-
-    build: Callable[[], nn.Module]
-    batch: Callable[[int, torch.Generator], Batch]
-    loss: Callable[[nn.Module, Batch], Tensor] = from_output
-    shares: Callable[[Batch], Tensor] = uniform
-    terms: Callable[[nn.Module, Batch], Tensor] | None = None
-    dimension: int = 0
-    group: Callable[[int], Tensor] | None = None
-    passes: int = 1
-    counted: int = 1
-    change: Callable[[nn.Module, int], object] | None = None
-    blocks: tuple[str, ...] | None = ()
-    options: dict[str, Any] = field(default_factory=dict)
-    only_check: bool = False
-    skips: tuple[str, ...] = ()
-    compiled: bool = True
-    also: tuple[str, ...] = ()
-
-    def take(self, batch: Batch, examples: list[int]) -> Batch:
-        """Some examples of a batch."""
-        index = torch.tensor(examples)
-        if self.group is not None:
-            index = torch.isin(self.group(len(next(iter(batch.values())))), index).nonzero()[:, 0]
-        return {name: tensor.index_select(self.dimension, index) for name, tensor in batch.items()}
-
-
-def features(*shape: int) -> Callable[[int, torch.Generator], Batch]:
-    """Normal inputs ``x`` of a shape, whose mean moves with a class ``y`` so that there is a signal."""
-
-    def batch(examples: int, generator: torch.Generator) -> Batch:
-        y = torch.randint(CLASSES, (examples,), generator=generator)
-        x = torch.randn(examples, *shape, generator=generator) + y.view(-1, *[1] * len(shape)) / 3
-        return {"x": x, "y": y}
-
-    return batch
-
-
-def words(length: int = TOKENS, vocabulary: int = WORDS) -> Callable[[int, torch.Generator], Batch]:
-    """Sequences ``x`` and the words ``y`` that follow."""
-
-    def batch(examples: int, generator: torch.Generator) -> Batch:
-        tokens = torch.randint(vocabulary, (examples, length + 1), generator=generator)
-        return {"x": tokens[:, :-1].contiguous(), "y": tokens[:, 1:].contiguous()}
-
-    return batch
-
-
-def classify(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy over examples, and over positions where there are some."""
-    logits = model(batch["x"])
-    return functional.cross_entropy(logits.flatten(0, -2), batch["y"].flatten())
-
-
-def classify_terms(model: nn.Module, batch: Batch) -> Tensor:
-    """The same, example by example."""
-    logits = model(batch["x"])
-    values = functional.cross_entropy(logits.flatten(0, -2), batch["y"].flatten(), reduction="none")
-    return values.view(len(logits), -1).mean(1) / len(logits)
+from benchmarks.zoo_corners import CORNERS, USED_AGAIN
+from benchmarks.zoo_entry import Entry
+from benchmarks.zoo_formulas import FORMULAS
+from benchmarks.zoo_groups import GROUPS
+from benchmarks.zoo_layers import LATE, LAYERS
+from benchmarks.zoo_loops import LOOPS
+from benchmarks.zoo_own import OWN
 
 
 def zoo() -> dict[str, Entry]:
     """All models by name."""
-    from benchmarks.zoo_recent import RECENT
-    from benchmarks.zoo_transformers import TRANSFORMERS
+    # Here, because transformers takes seconds to import, and most models do without it.
+    from benchmarks.zoo_transformers import RECENT, TRANSFORMERS
 
     return {**TRANSFORMERS, **RECENT, **torch_zoo()}
 
 
 def torch_zoo() -> dict[str, Entry]:
     """Those that need torch alone."""
-    from benchmarks.zoo_corners import CORNERS
-    from benchmarks.zoo_formulas import FORMULAS
-    from benchmarks.zoo_groups import GROUPS
-    from benchmarks.zoo_late import LATE
-    from benchmarks.zoo_layers import LAYERS
-    from benchmarks.zoo_loops import LOOPS
-    from benchmarks.zoo_own import OWN
-    from benchmarks.zoo_used_again import USED_AGAIN
-
     return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **USED_AGAIN, **LATE}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.model_zoo import CLASSES, WIDTH, WORDS, Entry, classify, features, words
+from benchmarks.zoo_entry import CLASSES, WIDTH, WORDS, Entry, classify, features, words
 
 ROWS, LENGTH = 20, 20
 

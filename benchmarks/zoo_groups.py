@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.model_zoo import CLASSES, Batch, Entry, classify, features
+from benchmarks.zoo_entry import CLASSES, Batch, Entry, classify, features
 from benchmarks.zoo_layers import mlp
 from benchmarks.zoo_loops import pairs
 

@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from benchmarks.model_zoo import CLASSES, TOKENS, WIDTH, WORDS, Entry, classify, classify_terms, features, words
+from benchmarks.zoo_entry import (
+    CLASSES,
+    TOKENS,
+    WIDTH,
+    WORDS,
+    Entry,
+    classify,
+    classify_terms,
+    features,
+    words,
+)
 
 
 class Called(nn.Module):
@@ -197,7 +207,6 @@ IMAGES: dict[str, Any] = {"batch": features(3, 6, 6), "loss": classify}
 LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
 RANDOM: dict[str, Any] = {"terms": classify_terms}
 CHAIN, NANO = ("blocks.0", "blocks.1"), {"blocks": ("blocks.0", "blocks.1"), "also": ("reentrant",)}
-
 LAYERS = {
     "MLP": Entry(build=mlp, **PLAIN, blocks=("0", "2"), also=("inductor",)),
     "MLP, some parameters frozen": Entry(build=frozen_mlp, **PLAIN, blocks=("2",)),
@@ -247,4 +256,41 @@ LAYERS = {
         build=lambda: NanoGPT(8), batch=words(8), loss=classify, blocks=CHAIN
     ),
     "nanoGPT, as many words as examples": Entry(build=lambda: NanoGPT(4), batch=words(4), loss=classify, blocks=CHAIN),
+}
+
+
+def late(change: Callable[[Any], object], *, frozen: str = "") -> Entry:
+    """An MLP that is changed before its second step; ``frozen`` is not trained before."""
+
+    def build() -> nn.Module:
+        model = mlp()
+        if frozen:
+            model.get_submodule(frozen).requires_grad_(False)
+        return model
+
+    def second(model: nn.Module, step: int) -> None:
+        if step == 1:
+            change(model)
+
+    return Entry(build=build, batch=features(12), loss=classify, change=second, compiled=False, skips=("trainer",))
+
+
+def linear(model: Any, *shape: int) -> nn.Module:
+    """A layer more for a model, in its dtype."""
+    return nn.Linear(*shape, dtype=model[0].weight.dtype)
+
+
+def swap(model: Any) -> None:
+    model[0].requires_grad_(True)
+    model[2].requires_grad_(False)
+
+
+LATE = {
+    "unfrozen": late(lambda model: model[0].requires_grad_(True), frozen="0"),
+    "frozen": late(lambda model: model[0].requires_grad_(False)),
+    "one unfrozen, one frozen": late(swap, frozen="0"),
+    "a bias unfrozen": late(lambda model: model[0].bias.requires_grad_(True), frozen="0"),
+    "a new head": late(lambda model: model.__setitem__(4, linear(model, 24, CLASSES))),
+    "a layer more": late(lambda model: model.append(linear(model, CLASSES, CLASSES))),
+    "another weight": late(lambda model: setattr(model[2], "weight", nn.Parameter(model[2].weight.detach() / 2))),
 }

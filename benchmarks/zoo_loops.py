@@ -8,7 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.model_zoo import CLASSES, FIRST, TOKENS, WIDTH, WORDS, Batch, Entry, classify, features, words
+from benchmarks.zoo_entry import (
+    CLASSES,
+    FIRST,
+    TOKENS,
+    WIDTH,
+    WORDS,
+    Batch,
+    Entry,
+    classify,
+    features,
+    words,
+)
 from benchmarks.zoo_layers import NanoGPT, mlp
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.model_zoo import CLASSES, TOKENS, WIDTH, WORDS, Batch, Entry, classify, features, words
+from benchmarks.zoo_entry import CLASSES, TOKENS, WIDTH, WORDS, Batch, Entry, classify, features, words
 
 PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
 LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}

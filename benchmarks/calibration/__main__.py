@@ -24,9 +24,8 @@ from typing import Any
 import torch
 
 from benchmarks.calibration.cases import CASES, Case
-from benchmarks.calibration.figures import draw
 from benchmarks.calibration.gradients import gradients
-from benchmarks.calibration.page import fill, read, tables, write_csv
+from benchmarks.calibration.page import draw, fill, read, tables, write_csv
 from benchmarks.calibration.replicates import GRIDS, replicate, shared_workload
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.simulated import simulated
