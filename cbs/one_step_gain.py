@@ -132,6 +132,7 @@ def one_step(
                 assert total is not None
                 # From pairs of independent gradients of the largest batch size, which are the least noisy.
                 signal = signal or (float(total @ total) - norms.sum()) / (replicates * (replicates - 1))
+                # A loss that is straight along the gradient has no best length: the search goes outwards.
                 centre = (signal if signal > 0 else norms.mean()) / max(abs(curved.mean()), 1e-300)
 
                 def changes(lengths: Sequence[float], size: int = size) -> np.ndarray:

@@ -35,6 +35,11 @@ def hessian_product(
 ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
     """Return products of the Hessian of the mean loss of ``batch`` with vectors, all from one graph of the gradient.
 
+    >>> w, x = torch.nn.Parameter(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0])
+    >>> product = hessian_product(lambda batch: 1.5 * (batch * w).square().sum(), x, [w])
+    >>> product([torch.tensor([1.0, 1.0])])
+    (tensor([ 3., 12.]),)
+
     Args:
         loss: function from a batch to the mean loss over its examples, a scalar.
         batch: the examples.

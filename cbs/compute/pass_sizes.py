@@ -12,6 +12,9 @@ def halved(examples: int, most: int | None, too_large: int | None) -> int | None
     below ``too_large``, or 1. It depends on the size of memory, not on which sizes were tried before. Where a batch
     schedule led to a pass of more than B examples that was too large, :math:`m_0` is that pass.
 
+    >>> halved(64, most=None, too_large=64)
+    32
+
     Args:
         examples: B, the number of examples in a step.
         most: configured limit; ``None`` for the whole batch at once.
@@ -30,6 +33,9 @@ def halved(examples: int, most: int | None, too_large: int | None) -> int | None
 
 def micro_sizes(examples: int, most: int | None, wanted: int = 1) -> list[int]:
     """Return the sizes of the micro-batches of a step, as equal as possible and none above ``most``.
+
+    >>> micro_sizes(10, most=4)
+    [4, 3, 3]
 
     Args:
         examples: number of examples in the step.

@@ -21,6 +21,7 @@ from cbs.compute import device
 def derive(seed: int, purpose: str) -> int:
     """Return a 63-bit seed for ``purpose``, independent of the seeds for all other purposes."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    # 63 bits, so that it also fits where a seed is a signed integer.
     return int.from_bytes(digest[:8], "big") >> 1
 
 
@@ -44,6 +45,7 @@ def start(seed: int, purpose: str) -> None:
     """Set the global random state of torch, its devices, numpy and Python for ``purpose``."""
     number = derive(seed, purpose)
     torch.manual_seed(number)
+    # numpy's global generator takes no more than 32 bits.
     np.random.seed(number % 2**32)
     random.seed(number)
 

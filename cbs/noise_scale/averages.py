@@ -115,6 +115,12 @@ class MomentAverages:
     become twice as long, so memory does not grow with the number of steps. A window drops whole blocks: it holds at
     least the examples that were asked for and at most one block more, a 127th of more than 256 steps.
 
+    >>> averages = MomentAverages()
+    >>> for _ in range(64):
+    ...     averages.add(16, signal=np.array([1.0]), noise=np.array([40.0]))
+    >>> averages.estimate().value
+    40.0
+
     Args:
         window: number of latest examples to average over, or, below 1, that share of all examples so far (at least
             :data:`LEAST` steps); ``None`` averages over everything.

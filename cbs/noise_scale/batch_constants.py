@@ -133,6 +133,7 @@ def weights_divided_by(
         name, other = node.name(), getattr(node, "_saved_other", None)
         averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
         if name.startswith("NllLoss"):
+            # autograd saves the ignored class, -100 by default, as an unsigned number.
             counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
             classes = node._saved_weight
             held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
@@ -188,11 +189,13 @@ def sums_and_divisors(
 ) -> tuple[dict[Any, float], set[float]]:
     """Return what a loss may sum over, as the sum of weights of its terms under a name, and what it is divided by."""
     sums: dict[Any, float] = {}
+    # Rounded, so that one divisor in several dtypes is one member of the set.
     divisors = {round(value, 6) for one in _factors(losses, outputs) if one for value in (one, 1 / one) if value > 1}
     for node in operations(losses, outputs):
         name, shape = node.name(), getattr(node, "_saved_self_sym_sizes", None)
         summed = getattr(node, "_saved_reduction", 0) == 2
         if name.startswith("NllLoss") and summed:
+            # Signed again, as above.
             ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63
             counted = node._saved_target != ignored
             classes = node._saved_weight

@@ -112,6 +112,7 @@ def combine(small: Small, groups: Sequence[ProcessGroup], weights: Weights | Non
     total, *entries = sum_over_ranks([torch.tensor(counts, dtype=torch.float64, device=device), *entries], groups)
     ranks, examples, inverse, number, inverse_size = total.tolist()
     effective, small_size = ranks**2 / inverse, ranks / inverse_size
+    # Both are sums of floats: ranks of equal size agree up to rounding.
     if math.isclose(effective, examples, rel_tol=1e-12):
         effective = int(examples)
     elif weights is None:

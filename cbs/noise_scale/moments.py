@@ -59,6 +59,10 @@ class Moments:
 def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:
     """Return unbiased estimates of ``(T(G), T(Sigma))`` from a quadratic T at two batch sizes; NaN for equal sizes.
 
+    >>> signal, noise = solve_moments(torch.tensor(1.0 + 8.0 / 4), 4, torch.tensor(1.0 + 8.0 / 16), 16)
+    >>> float(signal), float(noise)
+    (1.0, 8.0)
+
     Args:
         small_statistic: T at batch size ``small``, or a mean of several such values.
         small: smaller batch size, in examples.

@@ -255,10 +255,12 @@ class Probe(AbstractContextManager["Probe"]):
             if failure is not None and self.source == SPLIT:
                 self.fall_back(str(failure))
         self.start_at(self._step + 1)
+        # What the old source collected belongs to other parameters or other passes.
         if self._source is not source:
             return {}
         if failure is None and small is not None:
             try:
+                # Gradients that were clipped, scaled or averaged since would count as signal.
                 sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
             except ConfigError as error:
                 failure = error

@@ -53,10 +53,12 @@ def alike(rows: Tensor) -> tuple[int, float]:
     Args:
         rows: inputs or outputs of the batch, shape ``[examples, numbers]``.
     """
+    # Too few pairs at a distance to tell copies from chance.
     if len(rows) < 8:
         return 0, 0.0
     rows = sampled(rows.detach(), NUMBERS // len(rows))
     spread = rows.std(0)
+    # Numbers that are constant up to rounding have no correlation.
     rows = rows[:, (spread > 1e-6 * rows.abs().mean(0)) & spread.isfinite()]
     examples = len(rows)
     if not rows.shape[1]:
@@ -67,6 +69,8 @@ def alike(rows: Tensor) -> tuple[int, float]:
     apart = torch.cdist(rows[some], rows).square()
     apart = apart.gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
     halves = (rows[: examples // 2].sum(0) - rows[examples // 2 :].sum(0)).square().sum() / rows.square().sum()
+    # Wilson and Hilferty: the cube root of the mean of k squares is nearly normal with mean 1 - 2/(9k) and variance
+    # 2/(9k). The scatter of squared distances tells k, as their numbers are not independent.
     spread = (apart.std() / apart.mean()).square() / 9
     if halves ** (1 / 3) > 1 - spread + SURER * spread.sqrt() and halves - 1 >= LEAST * examples:
         return 1, float(halves - 1) / examples

@@ -223,6 +223,7 @@ class SharedInputs:
             if len(batches) < INPUT_BATCHES:
                 continue
             means, variances = torch.stack(batches).double().cpu().unbind(2)
+            # Second differences of independent values have six times their variance, 1 + 4 + 1.
             between = (means[2:] - 2 * means[1:-1] + means[:-2]).square() / 6
             within = (variances[2:] + 4 * variances[1:-1] + variances[:-2]) / 6
             shared = between - within / groups

@@ -49,6 +49,7 @@ class Adam(torch.optim.Adam):
         given = [group["fused"] for group in self.param_groups]
         half = any(state_dtype(param) is not param.dtype for group in self.param_groups for param in group["params"])
         for group in self.param_groups:
+            # Per step, because a gradient may come in another layout at any time.
             group["fused"] = group["fused"] and all(map(self._lies_alike, group["params"]))
         try:
             for group in self.param_groups if half else ():

@@ -239,6 +239,10 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int = 1) -> torch.optim.Optimizer:
     """Build the optimizer that a configuration names, over the trainable parameters of ``model``.
 
+    >>> optimizer = build_optimizer(Choice(name="lamb", options={"weight_decay": 0.1}), nn.Linear(4, 2), lr=0.01)
+    >>> type(optimizer).__name__, optimizer.param_groups[0]["weight_decay"]
+    ('LAMB', 0.1)
+
     Args:
         choice: name and options: the optimizer's own options and those of :mod:`cbs.optimizers.scaling`.
         model: the model.

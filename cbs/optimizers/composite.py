@@ -37,6 +37,11 @@ class CompositeOptimizer(CheckedOptimizer):
     ``momentum`` if every part has ``momentum`` or ``betas``; a ``momentum`` set in a group with ``betas`` replaces the
     first of them.
 
+    >>> weight, bias = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+    >>> both = CompositeOptimizer([torch.optim.Muon([weight]), torch.optim.AdamW([bias])])
+    >>> len(both.param_groups)
+    2
+
     Args:
         optimizers: the parts, at least one; no parameter may appear in two of them.
 

@@ -49,6 +49,12 @@ class LAMB(AdamTrustRatio):
     Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
     moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.
 
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weight.grad = torch.tensor([1.0, 1.0])
+    >>> LAMB([weight], lr=0.1).step()
+    >>> round(float((weight.detach() - torch.tensor([3.0, 4.0])).norm()), 3)  # a tenth of the norm of the weights, 5
+    0.5
+
     Args:
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor: the relative change of a tensor's norm per step.

@@ -39,6 +39,9 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     attribute ``geometry``. If an optimizer has several parts and its own class is unknown, the first part that is not
     Adam decides, because Adam then trains only the tensors that the method itself does not support.
 
+    >>> matched(torch.optim.AdamW(torch.nn.Linear(2, 1).parameters()))
+    'l1'
+
     Raises:
         ConfigError: if the geometry of the optimizer is unknown.
     """

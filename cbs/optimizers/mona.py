@@ -65,6 +65,7 @@ class Mona(Muon):
     def gradient(self, param: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the accelerated gradient, and update the average."""
         gradient, rest = super().gradient(param, group), 1.0 - group["acceleration_decay"]
+        # Starts at the first gradient, so that the first step has no difference.
         average = self.state[param].setdefault("average_gradient", gradient.clone())
         if average.shape != param.shape:
             raise misfit(self, "average_gradient", average, param)

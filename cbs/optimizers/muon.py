@@ -30,6 +30,12 @@ class Muon(SpectralOptimizer):
     are bit for bit those of ``torch.optim.Muon``, whose state it can load together with its convention for the learning
     rate. Momentum is float32 for bfloat16 weights. Kernels of convolutions are matrices ``[out, in * places]``.
 
+    >>> weight = torch.nn.Parameter(torch.zeros(3, 3))
+    >>> weight.grad = torch.diag(torch.tensor([1.0, 10.0, 100.0]))
+    >>> Muon([weight], lr=1.0, lr_convention="original").step()
+    >>> [0.5 < -float(entry) < 1.3 for entry in weight.diagonal()]  # alike, whatever the gradient's singular values
+    [True, True, True]
+
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate.
@@ -89,6 +95,7 @@ def shape_scale(shape: torch.Size, convention: str) -> float:
     rows, columns = shape[-2:]
     if convention == "original":
         return math.sqrt(max(1, rows / columns))
+    # 0.2: about the root mean square of an AdamW update (Liu et al. 2025, arXiv 2502.16982).
     return 0.2 * math.sqrt(max(rows, columns))
 
 

@@ -68,6 +68,7 @@ class NorMuon(Muon):
         average = self.state[param].setdefault("row_squares", torch.zeros_like(squares))
         if average.shape != squares.shape:
             raise misfit(self, "row_squares", average, param)
+        # Updated before it is read: v starts at 0, by which the first step would divide.
         direction = factor / (average.lerp_(squares, 1 - beta2).sqrt() + FLOOR)
         length, now = (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) for x in (factor, direction))
         return direction * (length / (now + FLOOR))

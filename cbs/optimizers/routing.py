@@ -103,6 +103,10 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden; the
     warning then lists the last linear layer as a guess.
 
+    >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9))
+    >>> [(one.name, one.kind) for one in route(model).routes if one.is_matrix]
+    [('1.weight', 'hidden')]
+
     Args:
         model: the model.
         matrices: ``"hidden"`` for hidden matrices and experts, ``"kernels"`` to add kernels, which are matrices

@@ -97,6 +97,9 @@ def resolve(
 def decay_at(batch_size: int, half_life: float) -> float:
     """Return the decay per step of an average, such as a second moment, in which weights are halved after ``half_life``
     examples.
+
+    >>> decay_at(64, half_life=64.0)
+    0.5
     """
     return 2.0 ** (-batch_size / half_life)
 

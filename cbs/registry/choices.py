@@ -69,6 +69,9 @@ def called(name: str, options: Iterable[tuple[str, Any]]) -> str:
 def parse_choice(text: str) -> Choice:
     """Parse ``name`` or ``name(option=value, ...)``; values as in :func:`parse_value`.
 
+    >>> parse_choice("muon(nesterov=false)")
+    Choice(name='muon', options={'nesterov': False})
+
     Raises:
         ConfigError: if the text has neither form, or an option appears twice.
     """

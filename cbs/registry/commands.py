@@ -69,5 +69,9 @@ def command_line() -> str:
 
 
 def masked(command: str) -> str:
-    """Return a command line with ``***`` in place of the values of ``--api-key``, ``--hf-token``, ``--password``."""
+    """Return a command line with ``***`` in place of the values of ``--api-key``, ``--hf-token``, ``--password``.
+
+    >>> masked("train.py --api-key=abc --lr 1e-3")
+    'train.py --api-key=*** --lr 1e-3'
+    """
     return _SECRET.sub(r"\1***", command)

@@ -147,6 +147,13 @@ def _called(wanted: Any) -> str:
 class Registry(Generic[T]):
     """Names and the objects they stand for.
 
+    >>> FLAVOURS = Registry("flavour", "cbs.registry")
+    >>> @FLAVOURS.register("vanilla")
+    ... def vanilla(scoops=1):
+    ...     return "vanilla " * scoops
+    >>> FLAVOURS.make("vanilla", scoops=2), FLAVOURS.names()
+    ('vanilla vanilla ', ['vanilla'])
+
     Args:
         kind: what an entry is called in error messages, for example ``"optimizer"``.
         package: package whose modules hold the entries; imported at the first lookup. In extensions the modules named

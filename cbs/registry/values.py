@@ -85,6 +85,9 @@ def finite(name: str, value: Any) -> float:
 def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
     """Parse ``"4,8,16"`` as a list, ``"4..512"`` as 4 and its doublings up to 512.
 
+    >>> parse_batch_sizes("4..32")
+    (4, 8, 16, 32)
+
     Raises:
         ConfigError: if the text is neither, or the doublings do not meet the end of the range.
     """
@@ -107,7 +110,11 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parse seeds: a single number is the number of seeds (0, 1, ...), a list the seeds themselves."""
+    """Parse seeds: a single number is the number of seeds (0, 1, ...), a list the seeds themselves.
+
+    >>> parse_seeds("3"), parse_seeds("4,7")
+    ((0, 1, 2), (4, 7))
+    """
     numbers = parse_numbers(text, "--seeds", int)
     if "," in text:
         return numbers
@@ -126,7 +133,11 @@ def parse_numbers(text: str, flag: str, kind: type[int] | type[float], other: st
 
 
 def parse_duration(text: str, flag: str = "--max-time") -> float:
-    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
+    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``.
+
+    >>> parse_duration("1.5h")
+    5400.0
+    """
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
     try:
         seconds = float(number) * _SECONDS[unit]
@@ -140,6 +151,9 @@ def parse_duration(text: str, flag: str = "--max-time") -> float:
 def parse_table(text: str) -> list[tuple[int, int]]:
     """Parse a table into the start and the batch size of each stage; entries are separated by spaces or commas.
 
+    >>> parse_table("0:16 10K:32")
+    [(0, 16), (10000, 32)]
+
     Raises:
         ConfigError: names the entry that is not ``start:size`` or does not begin after the one before it; also if the
             first does not begin at 0.
@@ -151,6 +165,7 @@ def parse_table(text: str) -> list[tuple[int, int]]:
             raise ConfigError(f"{entry!r} in the table of stages {text!r} is not start:size, as in 0:768 250B:1536")
         start, unit, size, thousands = match.groups()
         begin = _amount(start, unit, entry)
+        # The length first: int() raises an error of its own for thousands of digits.
         batch_size = int(size) * _SUFFIXES[thousands.upper()] if len(size) < 13 else 0
         if batch_size < 1:
             raise ConfigError(f"{entry!r} in the table of stages {text!r}: the batch size must be between 1 and 1e12")
@@ -164,6 +179,9 @@ def parse_table(text: str) -> list[tuple[int, int]]:
 
 def parse_amount(text: str) -> int:
     """Parse a number of examples or tokens: ``608B``, ``1.5M``, ``4096``, ``250e9``, ``250_000_000``.
+
+    >>> parse_amount("1.5M")
+    1500000
 
     Raises:
         ConfigError: if it is not a number above 0.

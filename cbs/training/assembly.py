@@ -63,6 +63,7 @@ class Assembly:
         diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         self.model = model_of(config, self.workload, self.device, ranks, self.most)
         self.optimizer = optimizer_of(config, self.workload, self.model, self.device, ranks, self.micro_batch_size)
+        # Before the first step: a branch tells from these which options training changed.
         self.groups_at_start = [
             {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
         ]
@@ -93,6 +94,8 @@ class Assembly:
             [name for part in giving for name in part.columns], [name for part in giving for name in part.planned]
         )
         self.saved_weights = SavedWeights(self.model, self.optimizer, ranks)
+        # The order counts: weights are restored before what reads them, the noise scale reads gradients before they are
+        # clipped, diagnostics see them clipped, and the columns come after all that fill them.
         self.parts: list[Part] = [self.saved_weights, self.passes, *giving, self.columns]
         if isinstance(self.optimizer, ProblemOptimizer):
             self.parts.append(OptimizerBatch(self.optimizer))

@@ -67,8 +67,10 @@ class TrainingLoop(Assembly):
             if self.kept is not None and failure is None and self.kept.due(self.seen):
                 self.kept.write(self.birth_state, self.seen, first=self.ranks.first)
             self.alive(step)
+        # Only here, once per evaluation: reading a loss after every step would wait for the device.
         losses = self.columns.flush()[:, 0]
         self.training_seconds += time.perf_counter() - started
+        # A loss that is not finite goes before the exception of the step that it made fail.
         diverged = loss_not_finite(losses, before.step + 1)
         if failure is not None:
             # Sharded weights are not checked: that needs all ranks, and one of them may have failed.
@@ -106,6 +108,7 @@ class TrainingLoop(Assembly):
     def _step(self, number: int) -> float:
         config, optimizer = self.config, self.optimizer
         stage = self.sizes.at(self.seen)
+        # Before the step: schedules are functions of the examples seen including its own.
         self.seen += stage.batch_size
         step = TrainingStep(number, stage, self.seen)
         for part in self.parts:
@@ -121,6 +124,7 @@ class TrainingLoop(Assembly):
         for part in self.parts:
             part.before_step(step)
         optimizer.step()
+        # Otherwise the search would choose among learning rates that were never used.
         if [group["lr"] for group in optimizer.param_groups] != lrs:
             raise ConfigError(
                 f"optimizer {config.optimizer.name!r} changes the learning rate of its param_groups in step(), but the "

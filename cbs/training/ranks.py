@@ -147,6 +147,7 @@ class Ranks:
         """
         if self.world == 1 or self.shard:
             return
+        # Sums in float64 instead of weights: one number per tensor crosses the network.
         own = torch.stack([weight.detach().double().sum() for weight in model.parameters()])
         low, high = own.clone(), own
         dist.all_reduce(low, dist.ReduceOp.MIN)
@@ -187,6 +188,7 @@ def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: f
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=seconds),
+        # Binds NCCL's communicator to the device; gloo has none.
         device_id=None if device.type == "cpu" else device,
     )
     try:

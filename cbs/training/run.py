@@ -83,6 +83,7 @@ def run_trial(
     began = time.process_time()
     workload = workload or build_workload(config.workload)
     device = devices.pick(config.device, config.precision, ranks.rank)
+    # The first rank decides whether there is something to resume; the others load it only then.
     saved = checkpoint.load() if checkpoint is not None and ranks.first else None
     if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
         saved = checkpoint.load()

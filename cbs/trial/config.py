@@ -95,6 +95,10 @@ class EvaluationPlan:
     With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
     ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``.
 
+    >>> plan = EvaluationPlan()
+    >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.0)
+    (160, 105)
+
     Attributes:
         growth: smallest ratio of the steps of consecutive evaluations, at the target.
         far_growth: largest ratio of the steps of consecutive evaluations, far from the target.

@@ -144,6 +144,7 @@ def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
     share = there / np.maximum(per_seed, 1.0)[:, None, :]
     normal = np.einsum("rl,lk->rlk", per_lr, np.eye(there.shape[1])) - share @ there.swapaxes(1, 2)
     right = centred.sum(axis=2) - (share @ centred.sum(axis=1)[:, :, None])[:, :, 0]
+    # Singular: a constant moves between learning rates and seeds. pinv leaves out what is 0 up to rounding.
     effect = np.einsum("rij,rj->ri", np.linalg.pinv(normal, rcond=1e-9, hermitian=True), right)
     seeds = (centred - there * effect[:, :, None]).sum(axis=1) / np.maximum(per_seed, 1.0)
     linked = (there @ there.swapaxes(1, 2) > 0).astype(float)
@@ -209,6 +210,10 @@ def expected(
     point counts less the farther away it is, because the true relation bends (it saturates at the noise scale:
     McCandlish et al. 2018, arXiv 1812.06162, equation 2.6). The slope has a prior around the rule of thumb 1/2 (square
     root) that is wide enough to include 0 (no dependence) and 1 (linear).
+
+    >>> found = expected(np.log(128), np.log([32, 64]), np.log([1e-3, 2**0.5 * 1e-3]), variances=[0.01, 0.01])
+    >>> round(float(np.exp(found.log_lr)), 6)
+    0.002
 
     Args:
         at: ln of the batch size asked for.

@@ -217,6 +217,9 @@ def leeway(budget: Any, batch_size: Any) -> Any:
 def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:
     """Interpolate a curve linearly in the logarithm of its argument; after the last evaluation return the last value.
 
+    >>> read_off(np.array([1.0, 100.0]), np.array([4.0, 2.0]), place=10.0)
+    3.0
+
     Args:
         along: steps, or examples seen, at every evaluation, increasing.
         values: the metric there.
@@ -226,6 +229,7 @@ def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: floa
     Returns:
         The value; ``None`` before the first evaluation after step 0, and where the neighbours are too far apart.
     """
+    # A place that was computed may lie above its evaluation by rounding.
     after = int(np.searchsorted(along, place * (1.0 - 1e-9)))
     if after == len(along):
         return float(values[-1])

@@ -99,6 +99,7 @@ class Store:
             refuse_links(self.root, part)
         with _writing(self.root):
             there = next(place for place in (self.trials, *self.trials.parents) if place.exists())
+            # Tried, not asked: permissions say nothing of a full disk, a quota or a read-only mount.
             probe = there / f".tmp-{uuid.uuid4().hex}"
             probe.mkdir()
             probe.rmdir()

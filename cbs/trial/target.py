@@ -26,6 +26,10 @@ class Target:
     A value equal to the target has not reached it: the comparison is strict, as in Shallue et al. (2019), "Measuring
     the Effects of Data Parallelism on Neural Network Training", section 4.
 
+    >>> target = Target(metric="validation_loss", value=2.0)
+    >>> round(target.crossing([1, 10, 100], [4.0, 3.0, 1.0]), 1)  # between the evaluations, on a line over log(step)
+    31.6
+
     Attributes:
         metric: name of the workload's validation metric.
         value: the threshold, in the unit of the metric.

@@ -90,6 +90,11 @@ class RandomIndices(DrawnExamples):
 class RandomExamples:
     """Rows of one tensor, or the same rows of several, drawn at random with replacement.
 
+    >>> stream = RandomExamples((torch.randn(100, 3), torch.arange(100)), torch.Generator().manual_seed(0))
+    >>> x, y = stream.next(8)
+    >>> x.shape, y.shape
+    (torch.Size([8, 3]), torch.Size([8]))
+
     Args:
         data: a tensor or a tuple of tensors whose first dimension counts examples.
         generator: a CPU generator.
@@ -120,7 +125,11 @@ def skip(stream: TrainingStream, sizes: Sequence[int]) -> None:
 
 
 def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield the parts of a batch that hold ``sizes`` examples, each with its size."""
+    """Yield the parts of a batch that hold ``sizes`` examples, each with its size.
+
+    >>> [(size, part.tolist()) for size, part in split_batch(torch.arange(5), [3, 2])]
+    [(3, [0, 1, 2]), (2, [3, 4])]
+    """
     if len(sizes) == 1:
         yield sizes[0], batch
         return

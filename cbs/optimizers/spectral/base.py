@@ -139,6 +139,7 @@ class SpectralOptimizer(MomentumOptimizer):
         for name, known in (("orthogonalization", METHODS), ("ns_dtype", DTYPES), ("layout", LAYOUTS)):
             check_choice(name, group[name], known)
         steps, coefficients = group["ns_steps"], group["ns_coefficients"]
+        # torch.optim.Muon refuses 100 as well.
         if not is_whole(steps) or steps >= 100:
             raise ValueError(f"ns_steps must be a whole number from 1 to 99, got {steps}")
         if len(coefficients) != 3 or not all(isinstance(number, int | float) for number in coefficients):

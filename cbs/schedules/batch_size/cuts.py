@@ -32,6 +32,7 @@ def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
     if start >= end:
         raise ConfigError(f"batch schedule {of!r}: the warmup of {start:,} examples takes the budget of {end:,}")
     values = [falls(round(start + (end - start) * index / _LOOKS)) for index in range(_LOOKS + 1)]
+    # A rise by rounding is none.
     if any(later > sooner * (1 + 1e-9) for sooner, later in itertools.pairwise(values)):
         raise ConfigError(
             f"batch schedule {of!r} needs a learning rate that only falls after its warmup; "
@@ -49,6 +50,7 @@ def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
         if falls(end) > level * (1 + 1e-12):
             return
         low, high = float(start), float(end)
+        # Examples are whole numbers, so a quarter is fine enough.
         while high - low > 0.25:
             middle = (low + high) / 2
             low, high = (low, middle) if falls(middle) <= level * (1 + 1e-12) else (middle, high)  # type: ignore[arg-type]
@@ -77,6 +79,7 @@ def in_place_of_cuts(
             rate /= factor
         else:
             size, rate = size * factor, rate / factor**lr_power
+        # A schedule that ends at 0 has cuts without end.
         if rate < 1e-12:
             return
         yield start, round(size), rate

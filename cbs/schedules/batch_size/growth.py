@@ -40,6 +40,7 @@ def growth(
         ConfigError: if the growth diverges, a value is invalid, or the first stage takes the whole budget.
     """
     delta, gamma = checked_growth(delta, gamma)
+    # ``above`` is excluded, and 0 is a valid power: stages of equal length.
     first, power = whole("first_examples", first_examples), number("stage_power", stage_power, above=-1e-12)
     limit = cap_of(run, cap)
     if first >= run.examples:
@@ -60,6 +61,7 @@ def growth(
 
 def grown(run: RunSettings, stage: int, delta: float, gamma: float, cap: int | None) -> tuple[int, float]:
     """Return batch size and factor of the learning rate after this many increases."""
+    # Rounded first: a power that is a whole number may come out just above it, and would be raised by one.
     sizes = [math.ceil(round(run.batch_size * delta**index, 6)) for index in range(stage + 1)]
     under = sum(cap is None or size <= cap for size in sizes) - 1
     return capped(sizes[-1], cap), gamma ** max(0, under)

@@ -96,6 +96,7 @@ class WeightAverage(ABC):
 
 def _swap(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
+        # Pointers, not values: nothing is copied or rounded, and the optimizer keeps its tensors.
         tensor.data, value.data = value.data, tensor.data
 
 

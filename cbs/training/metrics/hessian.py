@@ -64,6 +64,7 @@ class HessianTop(HessianMetric):
             rows.append(torch.stack([vector @ image for vector in basis]))
             for _ in range(2):  # once more for what rounding leaves
                 image = image - sum((vector @ image) * vector for vector in basis)
+            # The basis spans an invariant subspace: nothing is left but rounding, which would add random directions.
             if float(image.norm()) < 1e-10 * float(rows[0].abs().max() + 1e-300):
                 break
             basis.append(image / image.norm())

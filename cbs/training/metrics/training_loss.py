@@ -64,6 +64,7 @@ class TrainingLoss(Metric):
                 losses = self._inputs.workload.example_losses(self._inputs.model, self._inputs.to_device(batch))
             return float(losses.double().mean())
         spread = w * wxx - wx * wx
+        # All losses lie at one place up to rounding, where no line is defined.
         if spread <= 1e-9 * w * wxx:
             return wy / w
         return (wxx * wy - wx * wxy) / spread

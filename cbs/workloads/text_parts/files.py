@@ -216,6 +216,7 @@ def _is_flat(path: Path) -> bool:
 
 
 def _split_tokens(tokens: Tokens) -> list[Tokens]:
+    # The last tenth validates: with a single cut hardly any window lies on both sides.
     cut = len(tokens) - len(tokens) // 10
     if isinstance(tokens, TokenShards):
         return [tokens.between(0, cut), tokens.between(cut, len(tokens))]

@@ -34,6 +34,8 @@ class LlamaShape(GPTShape):
     @property
     def hidden(self) -> int:
         """Size of the hidden layer of a block."""
+        # 8/3 of the width, so that three matrices have the parameters of a GPT's two (Touvron et al. 2023, arXiv
+        # 2302.13971), rounded up to a multiple of 16, as the authors do to one of 256.
         return self.mlp_width or -(-8 * self.width // 48) * 16
 
     @property
