@@ -138,8 +138,8 @@ def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, f
     .. math:: \ln\eta(B) = \ln\eta_{there}(B) + d(B)
 
     :math:`\eta_{there}` is the line of :mod:`cbs.trial.lr_choice` through the optima of the other sweep. Before any
-    trial has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a prior
-    slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or
+    trial has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a
+    prior slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or
     target that shifts all learning rates alike therefore costs one search only, and the sweep's own optima take over as
     they arrive: the prior places trials but never decides which learning rate is best.
 
