@@ -289,7 +289,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", *TELESCOPE, "--max-examples", "1e6"], ["telescope", "--max-examples"]),
         (["sweep", *TELESCOPE, "--from", "x"], ["telescope does not go with --from"]),
         (["sweep", "--set", "shard=2"], ["shard", "true or false"]),
-        (["sweep", "--set", "shard=true"], ["shard=true", "--workers-per-trial"]),
+        (["sweep", "--set", "shard=true"], ["--set shard needs --workers-per-trial"]),
         (["sweep", "--set", "probe=splt"], ["splt", "did you mean split"]),
         (["sweep", "--set", "diagnostics=max_logit"], ["max_logit", "did you mean max_attention_logit"]),
         (["sweep", "--set", "diagnostics=max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),

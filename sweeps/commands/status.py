@@ -43,17 +43,18 @@ def command(
     from sweeps.launching.ledger import clean as clean_folder
     from sweeps.launching.ledger import ledgers
     from sweeps.launching.watch import watch as watch_folder
+    from sweeps.spec.combinations import refuse
 
+    given = {"--watch": watch, "--clean": clean is not None, "--json": as_json}
+    refuse({name for name, there in given.items() if there})
     if clean is not None:
-        if clean not in ("leftovers", "failed") or watch:
-            raise ConfigError("--clean removes leftovers, or failed; it goes without --watch")
+        if clean not in ("leftovers", "failed"):
+            raise ConfigError(f"--clean removes leftovers, or failed, got {clean}")
         removed = [str(path) for path in clean_folder(results, failed=clean == "failed")]
         shown = "\n".join(removed) if removed else "nothing to remove"
         typer.echo(json.dumps({"removed": removed}, indent=2) if as_json else shown)
         return
     if watch:
-        if as_json:
-            raise ConfigError("--watch shows a screen and --json prints once: leave one out")
         watch_folder(results, console())
         return
     all_ledgers = ledgers(results)

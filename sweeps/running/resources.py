@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from cbs.errors import ConfigError
+from sweeps.spec.combinations import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +48,8 @@ class Resources:
             raise ConfigError(f"the number of workers must be at least 1, got {self.workers}")
         if self.workers_per_trial < 1:
             raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
-        if self.shard and self.workers_per_trial == 1:
-            raise ConfigError("shard=true splits a model over the workers of a trial: add --workers-per-trial")
         if self.nodes_per_trial < 1:
             raise ConfigError(f"nodes per trial must be at least 1, got {self.nodes_per_trial}")
-        if self.nodes_per_trial > 1 and (self.launch or self.address is None):
-            raise ConfigError(
-                f"nodes_per_trial={self.nodes_per_trial} are nodes of a Ray cluster: "
-                + ("leave out --launch, whose line asks for its own" if self.launch else "give its --address")
-            )
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial
@@ -80,7 +74,7 @@ class Resources:
         return 1 if self.launch else self.workers_per_trial * self.cpus_per_trial
 
     def check_devices(self, asked: str, *, command: bool) -> None:
-        """Refuse GPUs that a trial would hold but not use, and workers that it would not get.
+        """Refuse what does not combine, GPUs that a trial would hold but not use, and workers that it would not get.
 
         Args:
             asked: device of the sweep's trials.
@@ -90,22 +84,19 @@ class Resources:
             ConfigError: with what to give instead.
         """
         workers, gpus = self.workers_per_trial, self.gpus_per_trial
-        if self.launch and (not command or gpus):
-            raise ConfigError(
-                "--launch starts a --command as a job, whose cores and GPUs it says itself, as in --launch 'sbatch "
-                "--wait --gpus 1': " + ("leave out --gpus-per-trial" if command else "give a --command")
-            )
-        if self.nodes_per_trial > 1 and not command:
-            raise ConfigError("nodes_per_trial is for a --command: a model trained by cbs has its workers on one node")
+        given = {
+            "--command": command,
+            "--workers-per-trial": workers > 1,
+            "--gpus-per-trial": bool(gpus),
+            "--launch": bool(self.launch),
+            "--address": self.address is not None,
+            "--set shard": self.shard,
+            "--set nodes_per_trial": self.nodes_per_trial > 1,
+            "--set device=cpu": asked == "cpu",
+        }
+        refuse({name for name, there in given.items() if there})
         if command:
-            if workers > 1:
-                raise ConfigError(
-                    "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and give "
-                    "what each trial takes with --gpus-per-trial and --set cpus_per_trial=N"
-                )
             return
-        if gpus and asked == "cpu":
-            raise ConfigError(f"--gpus-per-trial {gpus:g} would hold GPUs for trials on the cpu: leave it out")
         if gpus and gpus > workers:
             raise ConfigError(
                 f"--gpus-per-trial {gpus:g} would hold {gpus:g} GPUs for a trial that uses {workers}, one per worker: "

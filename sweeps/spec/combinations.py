@@ -37,12 +37,26 @@ EXCLUDED = (
     Rule("--set gpu_hour", "--set device=cpu", "trials on the processor take no hours of a GPU"),
     Rule("--command", "--schedule", "the program gets a constant batch size"),
     Rule("--command", "--workload", "the program has its own model and data"),
+    Rule(
+        "--command",
+        "--workers-per-trial",
+        "the program starts its workers itself, as torchrun does, on --gpus-per-trial and --set cpus_per_trial",
+    ),
+    Rule("--gpus-per-trial", "--set device=cpu", "trials on the processor would hold GPUs that they do not use"),
+    Rule("--launch", "--gpus-per-trial", "its line says what the job gets, as in 'sbatch --wait --gpus 1'"),
+    Rule("--launch", "--set nodes_per_trial", "its line says what the job gets"),
+    Rule("--watch", "--clean", "it shows what there is, again and again"),
+    Rule("--watch", "--json", "it shows a screen, and JSON is printed once"),
 )
-"""Pairs of which a sweep has at most one."""
+"""Pairs of which a command has at most one."""
 
 NEEDED = (
     Rule("--set within", "--budget", "it is a difference of the metric at equal budgets"),
     Rule("--max-runs", "--precision", "it ends a sweep that goes on to a precision"),
+    Rule("--launch", "--command", "it starts the program as a job"),
+    Rule("--set nodes_per_trial", "--address", "they are nodes of a Ray cluster"),
+    Rule("--set nodes_per_trial", "--command", "a model trained by cbs has its workers on one node"),
+    Rule("--set shard", "--workers-per-trial", "it splits a model over the workers of a trial"),
     *(
         Rule(flag, "--command", "it is about the program that trains")
         for flag in [

@@ -47,7 +47,6 @@ from sweeps.running.resources import Resources, check_placement
         ({"gpus_per_trial": 1.5}, "whole number above 1"),
         ({"gpus_per_trial": 1000.0}, r"1000 GPUs does not fit on this machine, which has \d+"),
         ({"cpus_per_trial": 100_000}, r"100000 cores does not fit on this machine, which has \d+"),
-        ({"shard": True}, "add --workers-per-trial"),
         ({"workers_per_trial": 0}, "workers per trial must be at least 1, got 0"),
         ({"workers_per_trial": 1000, "cpus_per_trial": 7}, r"7000 cores does not fit on this machine, which has \d+"),
         ({"trial_timeout": 0.0}, "above 0 seconds"),
@@ -71,9 +70,10 @@ def test_a_gpu_is_refused_only_where_there_is_none(monkeypatch):
     ("asked", "device", "command", "words"),
     [
         ({"gpus_per_trial": 4.0}, "auto", False, "would hold 4 GPUs for a trial that uses 1.*--workers-per-trial 4"),
-        ({"gpus_per_trial": 1.0}, "cpu", False, "would hold GPUs for trials on the cpu"),
+        ({"shard": True}, "auto", False, "--set shard needs --workers-per-trial"),
+        ({"gpus_per_trial": 1.0}, "cpu", False, "--gpus-per-trial does not go with --set device=cpu"),
         ({"gpus_per_trial": 0.5, "workers_per_trial": 2}, "auto", False, "2 GPUs or none, not --gpus-per-trial 0.5"),
-        ({"workers_per_trial": 2}, "auto", True, "leave out --workers-per-trial"),
+        ({"workers_per_trial": 2}, "auto", True, "--command does not go with --workers-per-trial"),
     ],
 )
 def test_no_trial_holds_what_it_does_not_use(asked, device, command, words):

@@ -120,8 +120,12 @@ def test_a_job_takes_nothing_here_and_is_a_command() -> None:
     assert (here.cpus, here.local_workers, here.parallel(8), here.gpus_of_trial("cuda")) == (1, 500, 500, 0.0)
     here.check_devices("auto", command=True)
     for resources, command, said in (
-        (here, False, "give a --command"),
-        (Resources(launch="sbatch", gpus_per_trial=1, address="host:1"), True, "leave out --gpus-per-trial"),
+        (here, False, "--launch needs --command"),
+        (
+            Resources(launch="sbatch", gpus_per_trial=1, address="host:1"),
+            True,
+            "--launch does not go with --gpus-per-trial",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             resources.check_devices("auto", command=command)

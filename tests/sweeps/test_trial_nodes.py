@@ -136,11 +136,11 @@ def test_the_first_node_or_one_that_fails_ends_a_trial(
 
 
 def test_nodes_are_of_a_cluster_and_of_a_command_that_asks_for_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give its --address"):
-        Resources(nodes_per_trial=2)
-    with pytest.raises(ConfigError, match="leave out --launch"):
-        Resources(nodes_per_trial=2, launch="sbatch", address="auto")
-    with pytest.raises(ConfigError, match="for a --command"):
+    with pytest.raises(ConfigError, match="nodes_per_trial needs --address"):
+        Resources(nodes_per_trial=2).check_devices("cpu", command=True)
+    with pytest.raises(ConfigError, match="--launch does not go with --set nodes_per_trial"):
+        Resources(nodes_per_trial=2, launch="sbatch", address="auto").check_devices("cpu", command=True)
+    with pytest.raises(ConfigError, match="nodes_per_trial needs --command"):
         Resources(nodes_per_trial=2, address="auto").check_devices("cpu", command=False)
     config = trial(trainer())
     with pytest.raises(ConfigError, match=r"no {node_rank}: each of the 2 nodes"):
