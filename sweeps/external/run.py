@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 import shlex
@@ -13,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read.importers.trials import no_steps
-from cbs.errors import DataError, ResultsError, reason
-from cbs.files import move
+from cbs.errors import ConfigError, DataError, ResultsError, reason
+from cbs.files import atomic_file, move
 from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
-from sweeps.external.nodes import call_nodes
 from sweeps.external.process import GRACE, MOST_OUTPUT, OUTPUT, Process
 from sweeps.external.trainer import ALONE, ExternalTrainer, environment_of
 
@@ -48,8 +48,8 @@ def run_command(
         folder: folder for the program and its output; it is kept. What an earlier attempt left there is moved aside, or
             stays if the program can resume.
         path: working folder of the program.
-        launch: line that starts the program as a job, see :mod:`sweeps.external.run`; empty to start it here.
-        nodes: number of nodes on which it is started; this is the first, see :mod:`sweeps.external.nodes`.
+        launch: line that starts the program as a job, see :class:`Job`; empty to start it here.
+        nodes: number of nodes on which it is started; this is the first, see :func:`call_nodes`.
         meeting: ``name@host`` of these nodes.
         threads: number of cores of the trial, which programs take from ``OMP_NUM_THREADS``.
         monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
@@ -261,3 +261,60 @@ class Job:
             return self._wanted.stat().st_size == 0
         except FileNotFoundError:
             return False
+
+
+NODES = "nodes.json"
+"""File in the folder of a trial, which all of its nodes see, with what the first node tells the others."""
+NODES_LOOK, NODES_PATIENCE = 0.2, 300.0
+"""Seconds between two looks for the file of the first node, and until it is given up."""
+
+
+def call_nodes(
+    trainer: ExternalTrainer, folder: Path, meeting: str, nodes: int, port: int, resumed: bool
+) -> dict[str, str]:
+    """Tell the other nodes what the command needs; return the values of its placeholders on the first node.
+
+    A program may be started on several nodes for one trial, as ``torchrun`` has to be: the first runs and follows it as
+    on one node, the others run it until it ends or they are killed.
+
+    Raises:
+        ConfigError: if the command does not ask which node it is on, and where the first is.
+    """
+    for name in ("node_rank", "head"):
+        if f"{{{name}}}" not in trainer.command:
+            raise ConfigError(f"--command has no {{{name}}}: each of the {nodes} nodes of a trial would train alone")
+    with atomic_file(folder / NODES) as draft:
+        draft.write_text(json.dumps({"meeting": meeting, "port": port, "resumed": resumed}))
+    return _values(meeting, nodes, 0)
+
+
+def join_nodes(
+    trial: TrialConfig, folder: Path, path: str, meeting: str, rank: int, nodes: int, threads: int = 1
+) -> dict[str, Any]:
+    """Run the program of a trial on a node other than the first; returns its ``status``, with a ``message`` if it has
+    failed. What it prints is in ``output.log`` of the folder ``node-RANK`` in that of the trial."""
+    trainer, told, waited = ExternalTrainer.of(trial.workload), dict[str, Any](), 0.0
+    while told.get("meeting") != meeting:
+        if waited > NODES_PATIENCE:
+            return {"status": str(TrialStatus.FAILED), "message": f"node {rank} sees no {folder / NODES}"}
+        time.sleep(NODES_LOOK)
+        waited += NODES_LOOK
+        told = json.loads((folder / NODES).read_text()) if (folder / NODES).exists() else {}
+    node = _values(meeting, nodes, rank)
+    command = trainer.argv(trial, folder, resumed=told["resumed"], port=told["port"], node=node)
+    own = folder / f"node-{rank}"
+    own.mkdir(exist_ok=True)
+    process = Process(command, own, path, environment_of(folder, threads))
+    try:
+        while not process.wait(1.0):
+            process.talked()
+        if process.code == 0:
+            return {"status": str(TrialStatus.BUDGET_EXHAUSTED)}
+        message = f"node {rank}: {process.how()}{process.last_words()}"
+        return {"status": str(TrialStatus.FAILED), "message": message}
+    finally:
+        process.end()
+
+
+def _values(meeting: str, nodes: int, rank: int) -> dict[str, str]:
+    return {"nodes": str(nodes), "node_rank": str(rank), "head": meeting.partition("@")[2]}

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.phrases import plural
+from analysis.phrases import duration, plural
 from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store, find_sweeps, remove
 from cbs.trial.trial_files import read_record
 from sweeps.folder.lock import LOCK, Owner, owner
-from sweeps.outlook.durations import duration
 from sweeps.outlook.standing import table_lines
 
 

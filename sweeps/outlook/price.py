@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from analysis.phrases import number
+from analysis.phrases import duration, number
 from cbs.errors import ConfigError
 from cbs.workloads import WORKLOADS
 from sweeps.outlook.cost import Cost
-from sweeps.outlook.durations import duration
 from sweeps.search.search import Search
 from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
 from sweeps.spec.workload import built

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.phrases import number
+from analysis.phrases import duration, number
 from cbs.files import atomic_file
 from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
-from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.price import (
     PEAK,

@@ -24,11 +24,10 @@ from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.external.nodes import join_nodes
+from sweeps.external.run import join_nodes
 from sweeps.folder.bounds import TrialBound
 from sweeps.running.child import Channel
-from sweeps.running.memory import keep_freed_memory
-from sweeps.running.worker import Place, Setup
+from sweeps.running.worker import Place, Setup, keep_freed_memory
 from sweeps.search.pruning import beyond
 from sweeps.spec.workload import built
 

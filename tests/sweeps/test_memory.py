@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FAULTS = """
 import ctypes, resource, sys
 import torch
-from sweeps.running.memory import keep_freed_memory
+from sweeps.running.worker import keep_freed_memory
 
 library = ctypes.CDLL(None)
 if sys.platform == "linux":
@@ -63,5 +63,5 @@ def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes_that_the_system_killed_for_memory_are_counted(tmp_path, monkeypatch):
     (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 3\n")
     (tmp_path / "events").write_text("oom 9\noom_kill 2\noom_group_kill 7\n")
-    monkeypatch.setattr("sweeps.running.memory._KILLS", (tmp_path / "vmstat", tmp_path / "events", tmp_path / "none"))
+    monkeypatch.setattr("sweeps.running.worker._KILLS", (tmp_path / "vmstat", tmp_path / "events", tmp_path / "none"))
     assert memory.killed_for_memory() == 5

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from analysis.phrases import number
+from analysis.phrases import duration, number
 from benchmarks import prices
 from cbs.compute import device
 from cbs.errors import ConfigError
@@ -20,7 +20,6 @@ from sweeps.commands.noise_scale import command as noise_scale
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook import price as module
 from sweeps.outlook.cost import Cost, StepCost, on_gpu
-from sweeps.outlook.durations import duration
 from sweeps.outlook.price import (
     NOISE_STEPS,
     RUNS,
