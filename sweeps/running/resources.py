@@ -24,8 +24,8 @@ class Resources:
             any. An external command may take several; a trial trained by this package takes at most one per worker.
         nodes_per_trial: number of nodes of a cluster on which a trial's command is started at once, with the cores and
             GPUs of a trial on each.
-        launch: line that starts the command of a trial as a job elsewhere, see :mod:`sweeps.external.run`; such a trial
-            takes nothing here.
+        launch: line that starts the command of a trial as a job elsewhere, see :class:`sweeps.external.run.Job`; such a
+            trial takes nothing here.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
         insecure: whether a cluster is used even if it asks nobody for a token.
         trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` to derive it

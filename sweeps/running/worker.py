@@ -42,7 +42,7 @@ class Setup:
         workers: number of processes that train one trial together.
         shard: whether each of these processes holds only a part of the model.
         nodes: number of nodes on which a trial's command is started at once.
-        launch: line that starts a trial's command as a job, see :mod:`sweeps.external.run`.
+        launch: line that starts a trial's command as a job, see :class:`sweeps.external.run.Job`.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
     """
 

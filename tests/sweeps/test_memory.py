@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.running import memory
+from sweeps.running import worker
 from tests import fresh
 
 ROOT = Path(__file__).parents[2]
@@ -51,17 +51,17 @@ def test_freed_memory_is_not_asked_for_again() -> None:
 
 @pytest.mark.parametrize("library", [object(), type("Refusing", (), {"mallopt": staticmethod(lambda *_: 0)})()])
 def test_a_library_without_the_setting(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
-    assert not memory.keep_freed_memory()
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda _: library)
+    assert not worker.keep_freed_memory()
 
 
 def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.sys, "platform", "darwin")
-    assert not memory.keep_freed_memory()
+    monkeypatch.setattr(worker.sys, "platform", "darwin")
+    assert not worker.keep_freed_memory()
 
 
 def test_processes_that_the_system_killed_for_memory_are_counted(tmp_path, monkeypatch):
     (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 3\n")
     (tmp_path / "events").write_text("oom 9\noom_kill 2\noom_group_kill 7\n")
     monkeypatch.setattr("sweeps.running.worker._KILLS", (tmp_path / "vmstat", tmp_path / "events", tmp_path / "none"))
-    assert memory.killed_for_memory() == 5
+    assert worker.killed_for_memory() == 5

@@ -17,8 +17,7 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.external import nodes
-from sweeps.external.run import run_command
+from sweeps.external.run import call_nodes, join_nodes, run_command
 from sweeps.running import worker
 from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
@@ -63,7 +62,7 @@ def test_the_nodes_of_a_trial_meet_and_the_first_one_says_when_it_is_over(tmp_pa
     folder, meeting = tmp_path / "runs" / "one", "abc@localhost"
     other = dict[str, Any]()
     join = threading.Thread(
-        target=lambda: other.update(nodes.join_nodes(config, folder, str(tmp_path), meeting, 1, 2)), daemon=True
+        target=lambda: other.update(join_nodes(config, folder, str(tmp_path), meeting, 1, 2)), daemon=True
     )
     join.start()
     result = run_command(config, folder, path=str(tmp_path), nodes=2, meeting=meeting)
@@ -77,9 +76,9 @@ def test_a_node_that_fails_says_how(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     folder.mkdir(parents=True)
     made = trainer(command=f"{sys.executable} -S -c 'raise SystemExit(\"port {{port}}\")' {PLACES_OF_NODES}")
-    nodes.call_nodes(made, folder, "old@here", 2, 17, False)
-    threading.Timer(0.5, nodes.call_nodes, (made, folder, "new@here", 2, 18, False)).start()
-    answer = nodes.join_nodes(trial(made), folder, str(tmp_path), "new@here", 1, 2)
+    call_nodes(made, folder, "old@here", 2, 17, False)
+    threading.Timer(0.5, call_nodes, (made, folder, "new@here", 2, 18, False)).start()
+    answer = join_nodes(trial(made), folder, str(tmp_path), "new@here", 1, 2)
     assert answer["status"] == "FAILED"
     assert answer["message"] == "node 1: the command ended with exit code 1; its last output: port 18"
 
