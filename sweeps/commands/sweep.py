@@ -235,7 +235,7 @@ def command(
         from sweeps.external.asked import asked_sweep
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.policies import POLICIES
-        from sweeps.launching.policies.each_setting import EachSetting, split_axes
+        from sweeps.launching.policies.staged import EachSetting, split_axes
         from sweeps.launching.train import train
         from sweeps.outlook.price import checked_gpu_hour
         from sweeps.recipes import RECIPES

@@ -12,7 +12,7 @@ from pathlib import Path
 from cbs.trial.config import COMMAND
 from sweeps.launching import launch
 from sweeps.launching.policies import Policy
-from sweeps.launching.policies.base import SweepReport
+from sweeps.launching.policies.base import SweepReport, Underway
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
@@ -198,21 +198,19 @@ def follow(
     limits: Limits,
     note: Callable[[str], None] = lambda line: None,
 ) -> SweepReport:
-    """Run the sweeps that a policy yields, one after the other, until it returns its report.
+    """Run the sweeps of a policy, one after the other, and return its report.
 
     Args:
         policy: chooses the sweeps.
         sweep: the sweep that the user asked for.
         folder: its folder.
         run: runs the trials of a sweep that a folder does not yet contain.
-        limits: see :meth:`sweeps.launching.policies.base.Policy.sweeps`.
-        note: see :meth:`sweeps.launching.policies.base.Policy.sweeps`.
+        limits: limits after which no trial starts any more.
+        note: called with each line of information for the user.
     """
-    coming = policy.sweeps(sweep, folder, limits, note)
-    try:
-        part, place = next(coming)
-        while True:
-            part, place = coming.send(run(part, place))
-    except StopIteration as end:
-        report: SweepReport = end.value
-        return report
+    underway = Underway(sweep, folder, limits, note)
+    while (following := policy.next(underway)) is not None:
+        search = run(*following)
+        limits.add(search.trials())
+        underway.ran.append((search, following[1]))
+    return policy.report(underway)

@@ -1,20 +1,18 @@
-"""Run the branches of a checkpoint one after the other, as a sequential test of their losses requests them."""
+"""Which branches of a checkpoint run next, as a sequential test of the losses so far requests them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.estimate.branch_test import BranchState, next_branches
+from analysis.estimate.branch_test import BranchState, NextBranches, next_branches
 from analysis.estimate.branches import BranchLosses
 from cbs.trial.record import TrialResult, TrialStatus, end_mean
-from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 
@@ -69,54 +67,65 @@ class TestedCheckpoint:
         return f"{self.optimizer} at {self.examples:,}: k* {where}{unclear} ({self.branches} branches{stopped})"
 
 
-def tested(
-    every: Sweep,
-    folder: Path,
-    factors: Mapping[int, Fraction],
-    *,
-    within: float,
-    error: float,
-    earlier: Sequence[TestedCheckpoint],
-    limits: Limits,
-    searches: list[Search],
-) -> Generator[tuple[Sweep, Path], Search, TestedCheckpoint]:
-    """Yield the branches to run next as a sweep, until k* is bracketed; return the result of the test.
+class CheckpointTest:
+    """The test of one optimizer at one checkpoint, as far as it has come.
 
     Args:
-        every: all branches of one optimizer at one checkpoint.
-        folder: folder of the branches.
+        every: all branches of the optimizer at the checkpoint.
         factors: factor k by batch size, increasing.
         within: excess loss up to which a branch has not lost, in the unit of the metric.
         error: see :func:`analysis.estimate.branch_test.next_branches`.
         earlier: results at earlier checkpoints of the same run.
-        limits: limits after which nothing more is yielded.
-        searches: list to which every search that is sent back is added.
     """
-    sizes, places = list(factors), np.array([float(k) for k in factors.values()])
-    losses = np.full((len(every.axes.seeds), len(sizes)), np.nan)
-    while True:
-        answer = next_branches(
-            BranchLosses(places, losses), within, error=error, most_seeds=len(every.axes.seeds),
-            guess=earlier[-1].guess if earlier else 1.0, earlier=[each.losses for each in earlier],
+
+    def __init__(
+        self, every: Sweep, factors: Mapping[int, Fraction], *, within: float, error: float,
+        earlier: Sequence[TestedCheckpoint],
+    ) -> None:  # fmt: skip
+        self._every, self._factors, self._within, self._error, self._earlier = every, factors, within, error, earlier
+        self._places = np.array([float(k) for k in factors.values()])
+        self._losses = np.full((len(every.axes.seeds), len(factors)), np.nan)
+        self._failed = False
+
+    def next(self) -> Sweep | None:
+        """Return the branches to run next, or ``None`` if k* is bracketed or a branch has failed."""
+        answer = self._answer()
+        if self._failed or not answer.run:
+            return None
+        sizes = list(self._factors)
+        wanted, seed = tuple(sizes[place] for place in answer.run), self._every.axes.seeds[answer.seed]
+        return self._every.replace(batch_sizes=wanted, seeds=(seed,))
+
+    def add(self, search: Search) -> None:
+        """Read the losses of the branches that were to run next."""
+        answer, sizes = self._answer(), list(self._factors)
+        for trial in search.trials():
+            self._losses[answer.seed, sizes.index(trial.config.batch_size)] = _loss(trial)
+        self._failed = bool(np.isnan(self._losses[answer.seed, list(answer.run)]).any())
+
+    def result(self) -> TestedCheckpoint:
+        """Return what is known so far."""
+        assert self._every.start.parent is not None
+        (label,), answer = self._every.axes.labels.values(), self._answer()
+        named = dict(zip(self._places.tolist(), self._factors.values(), strict=True))
+        low, high = answer.between
+        states = zip(self._factors.values(), answer.states, strict=True)
+        untold = [k for k, state in states if state is BranchState.UNTOLD]
+        return TestedCheckpoint(
+            optimizer=label, examples=self._every.start.parent.examples, recovered=named[low],
+            lost=None if high is None else named[high], branches=int((~np.isnan(self._losses)).sum()),
+            done=not (answer.run or self._failed),
+            untold=tuple(k for k in untold if low < k < (high or math.inf)),
+            losses=BranchLosses(self._places, self._losses),
         )  # fmt: skip
-        if not answer.run:
-            break
-        wanted, seed = tuple(sizes[place] for place in answer.run), every.axes.seeds[answer.seed]
-        searches.append((yield every.replace(batch_sizes=wanted, seeds=(seed,)), folder))
-        for trial in searches[-1].trials():
-            losses[answer.seed, sizes.index(trial.config.batch_size)] = _loss(trial)
-        if limits.reached or np.isnan(losses[answer.seed, list(answer.run)]).any():
-            break
-    assert every.start.parent is not None
-    (label,) = every.axes.labels.values()
-    named = dict(zip(places.tolist(), factors.values(), strict=True))
-    low, high = answer.between
-    untold = [k for k, state in zip(factors.values(), answer.states, strict=True) if state is BranchState.UNTOLD]
-    return TestedCheckpoint(
-        optimizer=label, examples=every.start.parent.examples, recovered=named[low],
-        lost=None if high is None else named[high], branches=int((~np.isnan(losses)).sum()), done=not answer.run,
-        untold=tuple(k for k in untold if low < k < (high or math.inf)), losses=BranchLosses(places, losses),
-    )  # fmt: skip
+
+    def _answer(self) -> NextBranches:
+        earlier = self._earlier
+        return next_branches(
+            BranchLosses(self._places, self._losses), self._within, error=self._error,
+            most_seeds=len(self._every.axes.seeds), guess=earlier[-1].guess if earlier else 1.0,
+            earlier=[each.losses for each in earlier],
+        )  # fmt: skip
 
 
 def _loss(trial: TrialResult) -> float:

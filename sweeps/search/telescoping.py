@@ -17,7 +17,7 @@ to the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,10 +32,6 @@ EXTENSION = 6
 
 POINTS = (8, 5, 3, 1)
 """Number of learning rates at the first, second, third and every further width."""
-
-Ask = tuple[int, tuple[float, ...]]
-"""A width and the learning rates to try there. The answer sent back is the steps to target, shape ``[learning rates,
-seeds]``, NaN where the target was not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,32 +87,62 @@ class Telescoped:
         return self.seeds * len(self.stages) * (math.ceil(math.log(first[-1] / first[0]) / mesh - 0.01) + 1)
 
 
-def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Generator[Ask, np.ndarray, Telescoped]:
-    """Find the best learning rate at every width.
-
-    A generator: it yields what to try next, is sent the steps to target, and returns the result. A width is yielded
-    again with more learning rates if its grid has to be extended.
+class Telescoping:
+    """Finds the best learning rate at every width, as far as it has come.
 
     Args:
         widths: increasing widths, at least two.
         first: learning rates at the first width, increasing by a constant ratio, at least three.
-        seeds: number of seeds of every learning rate, for counting the trials.
+
+    Attributes:
+        stages: results at the widths that are finished.
 
     Raises:
         ConfigError: if there are too few widths or learning rates, or they do not increase.
-        ResultsError: if no trial at a width reaches the target.
     """
-    check_widths(widths)
-    if len(first) < 3:
-        raise ConfigError(f"telescoping starts from at least three learning rates, got {len(first)}")
-    stages: list[WidthStage] = []
-    for place, width in enumerate(widths):
-        lrs = tuple(first)
-        if stages:
-            half_range = 0.5 * math.log(first[-1] / first[0]) * widths[0] / width
-            lrs = around(stages[-1].optimum, half_range, POINTS[min(place, len(POINTS) - 1)])
-        stages.append((yield from _stage(width, lrs)))
-    return Telescoped(stages=tuple(stages), seeds=seeds)
+
+    def __init__(self, widths: Sequence[int], first: Sequence[float]) -> None:
+        check_widths(widths)
+        if len(first) < 3:
+            raise ConfigError(f"telescoping starts from at least three learning rates, got {len(first)}")
+        self.stages: list[WidthStage] = []
+        self._widths, self._half_range = tuple(widths), 0.5 * math.log(first[-1] / first[0]) * widths[0]
+        self._lrs, self._extensions = tuple(first), 0
+
+    def next(self) -> tuple[int, tuple[float, ...]] | None:
+        """Return a width and the learning rates to try there, or ``None`` at the end. A width comes again with more
+        learning rates if its grid has to be extended."""
+        done = len(self.stages) == len(self._widths)
+        return None if done else (self._widths[len(self.stages)], self._lrs)
+
+    def add(self, steps: np.ndarray) -> None:
+        """Take in what was tried: the grid is extended until the winner is inside, at most :data:`EXTENSION` times.
+
+        Args:
+            steps: steps to target, shape ``[learning rates, seeds]``, NaN where the target was not reached.
+
+        Raises:
+            ResultsError: if no trial reaches the target.
+        """
+        width, lrs = self._widths[len(self.stages)], self._lrs
+        row = best_lr(steps)
+        if row is None:
+            raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")
+        if (steps == 0).any():
+            raise ResultsError(
+                f"the target is reached before the first step at width {width}; choose a harder --target"
+            )
+        lowest, highest = at_edges(row, [True] * len(lrs))
+        if len(lrs) > 1 and (lowest or highest) and self._extensions < EXTENSION:
+            self._extensions += 1
+            self._lrs = (_clean(lrs[0] ** 2 / lrs[1]), *lrs) if lowest else (*lrs, _clean(lrs[-1] ** 2 / lrs[-2]))
+            return
+        stage = _stage(width, lrs, np.log(steps).mean(axis=1), row)
+        self.stages.append(stage)
+        place = len(self.stages)
+        if place < len(self._widths):
+            points = POINTS[min(place, len(POINTS) - 1)]
+            self._lrs, self._extensions = around(stage.optimum, self._half_range / self._widths[place], points), 0
 
 
 def check_widths(widths: Sequence[int]) -> None:
@@ -150,24 +176,7 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
     return float(lrs[1] * math.exp(place))
 
 
-def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, WidthStage]:
-    """Return the finished stage: the grid is extended until the winner is inside, at most :data:`EXTENSION` times."""
-    extensions = 0
-    while True:
-        steps = yield width, lrs
-        row = best_lr(steps)
-        if row is None:
-            raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")
-        if (steps == 0).any():
-            raise ResultsError(
-                f"the target is reached before the first step at width {width}; choose a harder --target"
-            )
-        lowest, highest = at_edges(row, [True] * len(lrs))
-        if len(lrs) == 1 or not (lowest or highest) or extensions == EXTENSION:
-            break
-        extensions += 1
-        lrs = (_clean(lrs[0] ** 2 / lrs[1]), *lrs) if lowest else (*lrs, _clean(lrs[-1] ** 2 / lrs[-2]))
-    means = np.log(steps).mean(axis=1)
+def _stage(width: int, lrs: tuple[float, ...], means: np.ndarray, row: int) -> WidthStage:
     inside = 0 < row < len(lrs) - 1
     return WidthStage(
         width=width,

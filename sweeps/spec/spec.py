@@ -80,11 +80,14 @@ class Start:
         trunk: batch size and learning rate of the run that wrote the checkpoint, if the trials are branches of it; they
             may share a folder with it and with branches of other checkpoints.
         keep: numbers of examples after which trials save a checkpoint for other trials to start from.
+        after: name of an earlier stage of a policy, from whose only checkpoint every trial starts, without the state of
+            its optimizer; known once that stage has run. Empty for none.
     """
 
     parent: Parent | None = None
     trunk: tuple[int, float] | None = None
     keep: tuple[int, ...] = ()
+    after: str = ""
 
     def parent_of(self, batch_size: int, lr: float) -> Parent | None:
         """Return the parent of a trial, with how the trial differs from the run that wrote the checkpoint."""
@@ -176,24 +179,9 @@ class Sweep:
         return getattr(getattr(self, PART_OF[name]) if PART_OF.get(name) else self, name)
 
     @functools.cached_property
-    def parts(self) -> list[Sweep]:
-        """The sweeps with one search each into which this one divides.
-
-        With budgets there is one for every budget, the one whose trials serve the others first; with further targets
-        one for every target; otherwise it is the sweep itself.
-        """
-        if self.trial.further_targets and self.search.judged_by is None:
-            return [self, *(self.replace(judged_by=target.metric) for target in self.trial.further_targets)]
-        if not self.budgets:
-            return [self]
-        if self.shares_trials:
-            return [self.replace(judged_at=budget) for budget in reversed(self.budgets)]
-        return [self.replace(budgets=(budget,)) for budget in self.budgets]
-
-    @functools.cached_property
     def shares_trials(self) -> bool:
-        """Whether the trials of the first part serve all others: there are several targets, or the schedule does not
-        end with the budget."""
+        """Whether the trials to the first target or the largest budget serve all others: there are several targets, or
+        the schedule does not end with the budget."""
         ends = bool(self.budgets) and self.schedule.ends_with(self.budgets[-1])
         return bool(self.trial.further_targets) or (bool(self.budgets) and not ends)
 

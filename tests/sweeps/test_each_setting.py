@@ -8,8 +8,8 @@ import pytest
 
 from cbs.errors import ConfigError
 from sweeps.launching.loop import follow
-from sweeps.launching.policies.each_setting import EachSetting, split_axes
 from sweeps.launching.policies.once import Once
+from sweeps.launching.policies.staged import EachSetting, split_axes
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep

@@ -26,10 +26,10 @@ from cbs.trial.store import Store
 from sweeps.external.asked import with_flags
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
-from sweeps.launching.policies.each_setting import EachSetting
 from sweeps.launching.policies.equal_budgets import EqualBudgets
 from sweeps.launching.policies.precision import FEWEST_RUNS, MOST_RUNS, Precision
 from sweeps.launching.policies.rounds import _grown, part_of
+from sweeps.launching.policies.staged import EachSetting
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search

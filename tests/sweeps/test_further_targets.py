@@ -18,6 +18,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
+from sweeps.launching.policies.base import parts
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
@@ -87,9 +88,9 @@ def test_a_sweep_takes_them_by_setting() -> None:
     asked = override(small_sweep(), ["target.gradient_norm=0.5", "target.gradient_norm=0.2"])
     assert asked.trial.further_targets == (NORM,)
     assert asked.prune_factor is None
-    assert [part.judged for part in asked.parts] == [asked.target, NORM]
-    assert asked.parts[1].parts == [asked.parts[1]]
-    assert {part.protocol_fingerprint for part in asked.parts} == {asked.protocol_fingerprint}
+    assert [part.judged for part in parts(asked)] == [asked.target, NORM]
+    assert parts(parts(asked)[1]) == [parts(asked)[1]]
+    assert {part.protocol_fingerprint for part in parts(asked)} == {asked.protocol_fingerprint}
     assert asked.protocol_fingerprint != small_sweep(prune_factor=None).protocol_fingerprint
     assert "further_targets" not in small_sweep().protocol()
     resolved = resolve(override(small_sweep(), ["target.accuracy=0.9"]))
@@ -133,7 +134,7 @@ def searched(asked: Sweep, there: list[TrialResult]) -> Search:
 def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(tmp_path: Path) -> None:
     asked = small_sweep(optimizers=(Choice(name="adamw"),), seeds=(0,), max_steps=20_000)
     asked = asked.replace(further_targets=(Target(metric="second", value=1.0),))
-    first, second = asked.parts
+    first, second = parts(asked)
     searches = [searched(first, [])]
     searches.append(searched(second, [*searches[0].trials()]))
     searches.append(searched(first, [*searches[1].trials()]))
@@ -169,7 +170,7 @@ def test_a_trial_that_missed_a_target_is_as_near_as_that_metric_was() -> None:
     second = Target(metric="second", value=1.0)
     asked = small_sweep(further_targets=(second,), max_steps=21, max_examples=0)
     result = simulated(asked.trial_at(Search(asked).cells()[0], 1e-4))
-    shares = [outcome(result, objective_of(part)).distance for part in asked.parts]
+    shares = [outcome(result, objective_of(part)).distance for part in parts(asked)]
     for share, target in zip(shares, (result.config.target, second), strict=True):
         first, *_, last = result.values(target.metric)
         assert share == pytest.approx(target.distance(last) / target.distance(first))

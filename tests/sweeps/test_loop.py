@@ -12,7 +12,7 @@ from sweeps.launching import launch, loop
 from sweeps.launching.asked import policy_of
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
-from sweeps.launching.policies.once import Once, outcome
+from sweeps.launching.policies.once import Once
 from sweeps.launching.policies.telescope import Telescope
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
@@ -25,11 +25,12 @@ from tests.sweeps.simulation import run_search, small_sweep
 class MoreSeeds(Policy):
     """As in the docstring of the base class."""
 
-    def sweeps(self, sweep, folder, limits, note):
-        first = yield sweep, folder
-        more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101)), folder / "more"
-        note("one seed more has run")
-        return outcome(first, folder, [more], limits)
+    def next(self, underway):
+        sweep, folder = underway.sweep, underway.folder
+        if len(underway.ran) == 2:
+            underway.note("one seed more has run")
+        more = sweep.replace(seeds=(*sweep.axes.seeds, 101)), folder / "more"
+        return [(sweep, folder), more, None][len(underway.ran)]
 
 
 def ran(seen: list[tuple[tuple[int, ...], Path]]):
@@ -53,24 +54,6 @@ def test_the_loop_runs_what_the_policy_says_in_its_order_and_returns_its_report(
     seen.clear()
     follow(Once(), asked, tmp_path, ran(seen), Limits())
     assert seen == [((0,), tmp_path)]
-
-
-def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
-    ended = []
-
-    class Watching(MoreSeeds):
-        def sweeps(self, *args):
-            try:
-                return (yield from super().sweeps(*args))
-            finally:
-                ended.append(True)
-
-    def killed(part: Sweep, place: Path) -> Search:
-        raise launch.Interrupted("stopped")
-
-    with pytest.raises(launch.Interrupted):
-        follow(Watching(), small_sweep(), tmp_path, killed, Limits())
-    assert ended == [True]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from sweeps.launching.loop import follow
+from sweeps.launching.policies.base import parts
 from sweeps.launching.policies.once import Once
 from sweeps.search.forecast import End, play
 from sweeps.search.limits import Limits
@@ -138,9 +139,9 @@ def test_trials_of_one_cell_do_not_wait_for_a_bound_that_no_trial_sets():
 
 def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other():
     sweep = equal_budget(budgets=(100_000, 400_000), within=0.01)
-    large, small = sweep.parts
+    large, small = parts(sweep)
     assert (large.search.judged_at, small.search.judged_at) == (400_000, 100_000)
-    assert [objective_of(part).budget for part in sweep.parts] == [400_000, 100_000]
+    assert [objective_of(part).budget for part in parts(sweep)] == [400_000, 100_000]
     search = Search(large)
     ends = play(search, by_value(lambda size: 4e-3, lambda config: 1.2)).results
     again = Search(small, ends)
@@ -150,7 +151,7 @@ def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other()
 
 def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
     decaying = equal_budget(budgets=(100_000, 400_000)).replace(schedule=ScheduleRule(name="cosine", warmup_steps=1))
-    trials = [Search(part).next() for part in decaying.parts]
+    trials = [Search(part).next() for part in parts(decaying)]
     assert [trial.schedule.decay_examples for trial in trials] == [100_000, 400_000]
     assert [trial.max_examples for trial in trials] == [100_000, 400_000]
     assert {trial.stops_at_target for trial in trials} == {False}

@@ -25,13 +25,10 @@ def telescope(
     solve: Callable[[int, tuple[float, ...]], np.ndarray],
 ) -> Telescoped:
     """Every width answered by ``solve``."""
-    plan = telescoping.telescope(widths, first, seeds)
-    try:
-        asked = next(plan)
-        while True:
-            asked = plan.send(solve(*asked))
-    except StopIteration as end:
-        return end.value
+    plan = telescoping.Telescoping(widths, first)
+    while (asked := plan.next()) is not None:
+        plan.add(solve(*asked))
+    return Telescoped(stages=tuple(plan.stages), seeds=seeds)
 
 
 def law(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,8 @@ from torch import nn
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from extensions.papers.experiments.relations import PublishedRelation
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.staged import PolicyStage, StagedPolicy
 from sweeps.spec.spec import Sweep
 
 SCALES = ("tiny", "paper")
@@ -36,8 +39,6 @@ class RecipeRun:
         parameters: published number of parameters of its model; ``None`` if none is published.
         without_embeddings: whether that number excludes the embeddings.
         tokens_per_example: mean number, if the length of examples changes along a run; ``None`` for the workload's.
-        parent: name of an earlier run of one trial that keeps one checkpoint: every trial of this run starts from it,
-            without the state of its optimizer; empty for fresh weights.
         model: function that builds the model, if the workload cannot without its data; ``None`` for the workload's.
     """
 
@@ -47,7 +48,6 @@ class RecipeRun:
     parameters: float | None = None
     without_embeddings: bool = False
     tokens_per_example: float | None = None
-    parent: str = ""
     model: Callable[[], nn.Module] | None = None
 
 
@@ -92,8 +92,8 @@ class Expectation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperRecipe:
-    """The experiment of a paper at one scale.
+class PaperRecipe(StagedPolicy):
+    """The experiment of a paper at one scale: a policy that follows those of its runs, one after the other.
 
     Attributes:
         title: topic of the experiment, in a line.
@@ -108,7 +108,7 @@ class PaperRecipe:
         minutes: planned duration on two cores; ``None`` if it needs a cluster.
 
     Raises:
-        ConfigError: if two runs have one name, or a parent, an analysis or an expectation names one that is missing.
+        ConfigError: if two runs have one name, or a start, an analysis or an expectation names one that is missing.
     """
 
     title: str
@@ -126,9 +126,9 @@ class PaperRecipe:
         if len(set(names)) < len(names):
             raise ConfigError(f"recipe {self.title!r} has two runs with the same name: {', '.join(names)}")
         for place, run in enumerate(self.runs):
-            if run.parent and run.parent not in names[:place]:
+            if (after := run.sweep.start.after) and after not in names[:place]:
                 raise ConfigError(
-                    f"recipe {self.title!r}: run {run.name} starts from {run.parent!r}, which is not an earlier run"
+                    f"recipe {self.title!r}: run {run.name} starts from {after!r}, which is not an earlier run"
                 )
         for line in self.analyses.values():
             for place in _PLACE.findall(line):
@@ -138,3 +138,9 @@ class PaperRecipe:
             for one in (reading, reading.over):
                 if one is not None and one.analysis not in self.analyses:
                     raise ConfigError(f"recipe {self.title!r} reads from {one.analysis!r}, which is not its analysis")
+
+    def stages(self, sweep: Sweep, folder: Path) -> list[PolicyStage]:
+        return [
+            PolicyStage(run.name, POLICIES.make(run.policy.name, **run.policy.options), run.sweep, folder / run.name)
+            for run in self.runs
+        ]

@@ -66,7 +66,7 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
             "losses after equal steps in place of steps to one loss",
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),
-        runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep, parent="trunk"))
+        runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep.replace(after="trunk")))
         if checkpoint
         else (RecipeRun(name="text", sweep=sweep),),
         analyses={"budget": "budget {text}"},

@@ -11,6 +11,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from extensions.papers.experiments.base import RecipeRun
+from sweeps.launching.policies.base import parts
 from sweeps.outlook.price import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.remaining import outlook
 
@@ -62,8 +63,7 @@ def price(run: RecipeRun) -> RunPrice:
     if sweep.target is None:  # trials end at a budget; the target, which the simulation needs, has no effect
         sweep = sweep.replace(target=Target(metric="validation_loss", value=0.0))
     examples, trials = 0.0, 0
-    parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
-    for part in parts:
+    for part in parts(sweep)[: 1 if sweep.shares_trials else None]:
         _, played = outlook(part, (), None, workers=1)
         examples, trials = examples + played.examples, trials + len(played.results)
     tokens = None if tokens_per_example is None else examples * tokens_per_example

@@ -14,21 +14,18 @@ from typing import Any
 
 import cbs
 from analysis.arrays import Quantity
-from cbs.errors import CbsError, ConfigError, ResultsError
+from cbs.errors import CbsError, ConfigError
 from cbs.files import atomic_file
-from cbs.training.parents import parent_at
 from cbs.trial.store import Store
 from cbs.trial.trial_files import read_timing
-from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, RecipeRun, Reproduced
+from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
 from extensions.papers.reproducing.asking import ask
 from extensions.papers.reproducing.readings import NoSuchNumber, doubts, read
-from sweeps.launching.loop import carry_out, prepare
-from sweeps.launching.policies import POLICIES
+from sweeps.launching.loop import PlannedSweep, carry_out
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import Sweep
 
 VERDICTS = "verdicts.json"
 """File with the verdicts, in the folder of a recipe, see :meth:`Reproduction.to_json`."""
@@ -165,17 +162,12 @@ def reproduce(
     resources, limits = resources or Resources(), limits or Limits()
     complete = True
     for run in recipe.runs:
-        if limits.reached:
-            note(f"{limits.reached}: no trial starts in run {run.name} and those after it")
-            break
-        note(f"{run.name}: {output / run.name}")
-        policy = POLICIES.make(run.policy.name, **run.policy.options)
-        sweep = _from_parent(run, output)
-        policy.check(sweep, limits=limits, source=None)
-        resources.check_devices(sweep.trial.device, command=False)
-        plan = prepare(sweep, sweep, policy, output=output / run.name, resources=resources, note=note)
-        report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
-        complete &= not report.content.get("failures", {}).get("trials", 0)
+        resources.check_devices(run.sweep.trial.device, command=False)
+    if recipe.runs:
+        recipe.check(recipe.runs[0].sweep, limits=limits, source=None)
+        plan = PlannedSweep(recipe.runs[0].sweep, output, None)
+        report = carry_out(plan, recipe, resources=resources, limits=limits, progress=progress, note=note)
+        complete = not report.content["failures"]["trials"]
     contents: dict[str, Any] = {}
     failures: dict[str, str] = {}
     began = time.process_time()
@@ -204,16 +196,6 @@ def reproduce(
     )
     store(outcome, output / VERDICTS)
     return outcome
-
-
-def _from_parent(run: RecipeRun, output: Path) -> Sweep:
-    """Return the sweep of a run; if the run has a parent, its trials start from the checkpoint that this one kept."""
-    if not run.parent:
-        return run.sweep
-    kept = sorted((output / run.parent).glob("kept/*/*.pt"))
-    if len(kept) != 1:
-        raise ResultsError(f"{output / run.parent} holds {len(kept)} checkpoints, but run {run.name} needs exactly one")
-    return run.sweep.replace(parent=replace(parent_at(kept[0]), optimizer="reset"))
 
 
 def is_figure(file: str, figure: str) -> bool:

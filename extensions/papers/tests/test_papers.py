@@ -110,7 +110,10 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="two runs with the same name: one, one"):
         PaperRecipe(**about, runs=(run, run))
     with pytest.raises(ConfigError, match="run one starts from 'two', which is not an earlier run"):
-        PaperRecipe(**about, runs=(dataclasses.replace(run, parent="two"), dataclasses.replace(run, name="two")))
+        PaperRecipe(
+            **about,
+            runs=(dataclasses.replace(run, sweep=sweep.replace(after="two")), dataclasses.replace(run, name="two")),
+        )
     with pytest.raises(ConfigError, match="names a run 'two', which it does not have"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {two}"})
     reading = AnswerPath(analysis="b", path=("x",))

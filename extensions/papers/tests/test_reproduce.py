@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +14,18 @@ import torch
 
 from cbs.checksum import json_bytes
 from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.parts import TEXT, experiment, larger_critical
-from extensions.papers.reproducing import reproduce as reproduce_module
 from extensions.papers.reproducing.asking import ask
 from extensions.papers.reproducing.atlas import atlas, lines
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
+from sweeps.launching import launch
 from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
 from tests.factories import Truth, sweep
 
 
@@ -68,35 +71,33 @@ def recipe(scale: str) -> PaperRecipe:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Registers the recipe, whose runs are written where they would be trained; the folders that were asked for."""
-    asked: list[Path] = []
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Sweep]]:
+    """Registers the recipe, whose runs are written where they would be trained; what was asked for, and where."""
+    asked: list[tuple[Path, Sweep]] = []
 
-    def prepare(spec: Any, _: Any, policy: Any, *, output: Path, **more: Any) -> Any:
-        asked.append(output)
-        return SimpleNamespace(folder=output)
-
-    def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
-        sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
-        for trial in (plan.folder / "trials").iterdir():
+    def train(spec: Sweep, folder: Path, *, limits: Limits, **_: Any) -> Search:
+        asked.append((folder, spec))
+        if not limits.reached:
+            sweep(folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
+        for trial in folder.glob("trials/*"):
             (trial / "timing.json").write_bytes(json_bytes({"seconds": 7.0, "processor_seconds": 1000.0}))
-        return SimpleNamespace(content={"failures": {"trials": 0}})
+        return Search(spec, Store(folder).results() if folder.exists() else [])
 
     list(PAPERS)
     monkeypatch.setattr(PAPERS, "_entries", {**PAPERS._entries, "test-recipe": recipe})
-    monkeypatch.setattr("extensions.papers.reproducing.reproduce.prepare", prepare)
-    monkeypatch.setattr("extensions.papers.reproducing.reproduce.carry_out", carry_out)
+    monkeypatch.setattr(launch, "sweep", train)
+    monkeypatch.setattr("sweeps.launching.policies.base.all_code_changes", lambda store: [])
     return asked
 
 
 def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_of_them(
-    written: list[Path], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: list[tuple[Path, Sweep]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run("reproduce", "test-recipe", "--record", "tables")
     assert code == 0, err
     folder = Path("results/test-recipe-tiny")
-    assert written == [folder / "main"]
+    assert [place for place, _ in written] == [folder / "main"]
     assert out.count("verdict     reproduced") == 2
     assert out.count("verdict     differs") == 1
     assert f"figure      {folder}/main/analysis/figures/steps.png" in out
@@ -130,28 +131,24 @@ def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_o
 
 
 def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
-    written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: list[tuple[Path, Sweep]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = recipe("tiny").runs[0]
-    runs = (two, dataclasses.replace(two, name="after", parent="main"))
+    runs = (two, dataclasses.replace(two, name="after", sweep=two.sweep.replace(after="main")))
     monkeypatch.setitem(
         PAPERS._entries,
         "test-recipe",
         lambda scale: dataclasses.replace(recipe(scale), runs=runs, analyses={}, expectations=()),
     )
-    asked: list[Any] = []
-    usual = reproduce_module.prepare
-    monkeypatch.setattr(
-        reproduce_module, "prepare", lambda spec, *more, **how: asked.append(spec) or usual(spec, *more, **how)
-    )
-    with pytest.raises(ResultsError, match=r"main holds 0 checkpoints, but run after needs exactly one"):
+    with pytest.raises(ResultsError, match=r"main holds 0 checkpoints, but after starts from exactly one"):
         reproduce("test-recipe", "tiny", tmp_path / "out")
     kept = tmp_path / "out" / "main" / "kept" / "trunk"
     kept.mkdir(parents=True)
-    torch.save({"weight": torch.zeros(2)}, kept / "64.pt")
-    asked.clear()
+    parameters = built(two.sweep.trial.workload).build_model().state_dict()
+    torch.save(parameters, kept / "64.pt")
+    written.clear()
     reproduce("test-recipe", "tiny", tmp_path / "out")
-    first, second = asked
+    (_, first), (_, second) = written
     assert first.start.parent is None
     assert (second.start.parent.source, second.start.parent.optimizer) == (str(kept / "64.pt"), "reset")
     assert second == first.replace(parent=second.start.parent)
@@ -173,14 +170,19 @@ def test_a_figure_may_be_drawn_for_every_target(file: str, is_one: bool) -> None
     assert is_figure(file, "steps-loss_below_2.6") is ("below" in file)
 
 
-def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: Path) -> None:
+def test_what_a_limit_cut_short_is_not_complete(
+    written: list[tuple[Path, Sweep]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes: list[str] = []
     (tmp_path / "out").mkdir()
     sweep(tmp_path / "out" / "main", WORLDS, batch_sizes=(4, 16, 64), seeds=1)
+    whole = recipe("tiny")
+    runs = (whole.runs[0], dataclasses.replace(whole.runs[0], name="later"))
+    monkeypatch.setitem(PAPERS._entries, "test-recipe", lambda scale: dataclasses.replace(whole, runs=runs))
     outcome = reproduce("test-recipe", "tiny", tmp_path / "out", limits=Limits(deadline=0.0), note=notes.append)
-    assert written == []
+    assert [place.name for place, _ in written] == ["main"]  # where what is stored is read
     assert outcome.complete is False
-    assert any("run main" in note for note in notes)
+    assert "the time of --max-time is over: no trial starts for later and what follows it" in notes
     assert str(outcome.judged[0].verdict) != "reproduced"
 
 

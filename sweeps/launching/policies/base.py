@@ -1,16 +1,18 @@
-"""Base class of policies, which choose the next sweep from the results so far and report the outcome at the end."""
+"""Policies, which choose the next sweep from those that have run and report the outcome at the end."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from cbs.trial.store import Store
+from sweeps.folder.manifest import all_code_changes
 from sweeps.outlook.cost import Cost
-from sweeps.outlook.report import dry_run_lines, dry_run_report
+from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.combinations import Rule, asked_for, refuse
@@ -30,8 +32,28 @@ class SweepReport:
     lines: list[str]
 
 
-Sweeps = Generator[tuple[Sweep, Path], Search, SweepReport]
-"""A generator that yields a sweep and its folder, is sent the finished search, and returns the report."""
+@dataclass(frozen=True)
+class Underway:
+    """What was asked for, and what has run so far.
+
+    Attributes:
+        sweep: the requested sweep, with its target resolved.
+        folder: its folder.
+        limits: once one is reached no trial starts any more, and no further sweep has to follow.
+        note: called with each line of information for the user.
+        ran: every sweep that this command has run, as its search and its folder, in order.
+    """
+
+    sweep: Sweep
+    folder: Path
+    limits: Limits
+    note: Callable[[str], None] = lambda line: None
+    ran: list[tuple[Search, Path]] = field(default_factory=list)
+
+    @property
+    def searches(self) -> list[Search]:
+        """The searches of all sweeps that have run."""
+        return [search for search, _ in self.ran]
 
 
 class Policy(ABC):
@@ -50,11 +72,10 @@ class Policy(ABC):
         A policy that runs a sweep with three more seeds, whatever its outcome::
 
             class MoreSeeds(Policy):
-                def sweeps(self, sweep, folder, limits, note):
-                    first = yield sweep, folder
-                    more = yield sweep.replace(seeds=(*sweep.axes.seeds, 101, 102, 103)), folder
-                    note("three more seeds have run")
-                    return outcome(first, folder, [more], limits)
+                def next(self, underway):
+                    seeds = underway.sweep.axes.seeds
+                    wanted = [seeds, (*seeds, 101, 102, 103)][len(underway.ran) :]
+                    return (underway.sweep.replace(seeds=wanted[0]), underway.folder) if wanted else None
     """
 
     timed: ClassVar[bool] = True
@@ -88,23 +109,22 @@ class Policy(ABC):
         refuse({self.asked_as, *asked}, excluded, needed, self.remedy)
 
     @abstractmethod
-    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        """Yield the sweeps one after the other; :func:`sweeps.launching.loop.follow` runs the trials that are missing.
+    def next(self, underway: Underway) -> tuple[Sweep, Path] | None:
+        """Return the sweep to run next and its folder, or ``None`` at the end.
 
-        A sweep whose trials are stored is yielded again and returns at once. An interrupted command therefore continues
-        where it stopped, provided that what is yielded depends only on what is sent and on files.
-
-        Args:
-            sweep: the requested sweep, with its target resolved.
-            folder: its folder.
-            limits: once one is reached no trial starts any more, and no further sweep must be yielded.
-            note: called with each line of information for the user.
+        :func:`sweeps.launching.loop.follow` asks at the start, and again whenever a sweep has run. A sweep whose trials
+        are stored returns at once. An interrupted command therefore continues where it stopped, provided that what is
+        returned depends only on what has run and on files.
         """
+
+    def report(self, underway: Underway) -> SweepReport:
+        """Return the outcome; called once, after :meth:`next` has returned ``None``."""
+        return outcome(underway, underway.searches)
 
     def preview(
         self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
     ) -> SweepReport:
-        """Return what ``--dry-run`` prints instead of running :meth:`sweeps`.
+        """Return what ``--dry-run`` prints instead of running what :meth:`next` returns.
 
         Args:
             sweep: the requested sweep, with its target resolved.
@@ -113,10 +133,11 @@ class Policy(ABC):
             workers: number of trials at a time; 0 if only the cluster knows it.
             gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
         """
-        parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
-        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in parts]
+        divided = parts(sweep)
+        run = divided[:1] if sweep.shares_trials else divided
+        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in run]
         lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
-        if len(sweep.parts) == 1:
+        if len(divided) == 1:
             return SweepReport(reports[0], lines)
         total = reports[0] | {"axes": sweep.axes.to_json(), "budgets": list(sweep.budgets)}
         for name in ("trials", "trials_done", "examples", "seconds"):
@@ -140,3 +161,32 @@ class Policy(ABC):
         """
         if (report.content.get("examples") or 0) > limits.examples:
             yield f"--max-examples {limits.examples:,.0f} is expected to end it before its last trial"
+
+
+def parts(sweep: Sweep) -> list[Sweep]:
+    """Return the sweeps with one search each into which a sweep divides.
+
+    With budgets there is one for every budget, the one whose trials serve the others first; with further targets one
+    for every target; otherwise it is the sweep itself.
+    """
+    if sweep.trial.further_targets and sweep.search.judged_by is None:
+        return [sweep, *(sweep.replace(judged_by=target.metric) for target in sweep.trial.further_targets)]
+    if not sweep.budgets:
+        return [sweep]
+    if sweep.shares_trials:
+        return [sweep.replace(judged_at=budget) for budget in reversed(sweep.budgets)]
+    return [sweep.replace(budgets=(budget,)) for budget in sweep.budgets]
+
+
+def outcome(underway: Underway, searches: Sequence[Search], **more: Any) -> SweepReport:
+    """Report the outcome of the requested sweep, which the first search is of, and of further ones in its folder.
+
+    Args:
+        underway: what was asked for.
+        searches: at least one, see :func:`sweeps.outlook.report.outcome_report`.
+        more: further entries of the report.
+    """
+    first, *further = searches
+    report = outcome_report(first, underway.folder, further, underway.limits) | more
+    report["code_changes"] = all_code_changes(Store(underway.folder))
+    return SweepReport(report, outcome_lines(report))

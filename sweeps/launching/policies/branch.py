@@ -1,15 +1,15 @@
 """``cbs branch``: a run at one batch size, the trunk, and branches that start from its checkpoints.
 
-Trunk and branches are trials in one folder. Each sweep that is yielded holds branches of one optimizer at one
-checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branch_test`) requests next
-from the losses of earlier branches.
+Trunk and branches are trials in one folder. Each sweep holds the trunk of an optimizer, or branches of one optimizer at
+one checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branch_test`) requests
+next from the losses of earlier branches.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,10 +22,10 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
+from sweeps.launching.policies.base import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
-from sweeps.search.branch_tests import TestedCheckpoint, tested
+from sweeps.search.branch_tests import CheckpointTest, TestedCheckpoint
 from sweeps.search.lattice import middle
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -106,7 +106,12 @@ class Branch(Policy):
         self._how: dict[str, Any] = {"optimizer": state, "warmup_examples": warmup}
         self._checkpoints = tuple(checkpoints)
         self._error, self._within = error, within
-        self._found: list[tuple[Path, int]] = []
+        self._read: list[tuple[Path, int]] = []
+        self._trunks_left: list[Trunk] = []
+        self._trunk: Trunk | None = None
+        self._branches: Iterator[Sweep] = iter(())
+        self._test: CheckpointTest | None = None
+        self._found: list[TestedCheckpoint] = []
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
@@ -150,55 +155,59 @@ class Branch(Policy):
         if self._error and few:
             raise ConfigError(f"{few[0]} does not go with the sequential test: add --error 0 to run every branch")
 
-    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        plan = self._plan(sweep)
-        searches: list[Search] = []
-        found: dict[str, list[TestedCheckpoint]] = {label: [] for label in sweep.axes.labels.values()}
-        smallest = min(plan.factors.values())
-        store = Store(folder)
-        for trunk in self._trunks(sweep):
-            if trunk.sweep is not None:
-                searches.append((yield trunk.sweep, folder))
-                result = next(searches[-1].trials(), None)
-                if result is None or not result.status.final:
-                    break
-                _check_trunk(trunk, result)
-            for part in self._parts(sweep, trunk, plan, store):
+    def next(self, underway: Underway) -> tuple[Sweep, Path] | None:
+        sweep, folder, limits, plan = underway.sweep, underway.folder, underway.limits, self._plan(underway.sweep)
+        if not underway.ran:
+            self._trunks_left = self._trunks(sweep)
+        elif self._test is not None:
+            self._test.add(underway.searches[-1])
+        elif self._trunk is not None and underway.searches[-1].sweep == self._trunk.sweep:
+            result = next(underway.searches[-1].trials(), None)
+            if result is None or not result.status.final:
+                return None
+            _check_trunk(self._trunk, result)
+        while True:
+            if self._test is not None:
+                following = None if limits.reached else self._test.next()
+                if following is not None:
+                    return following, folder
+                self._found.append(self._test.result())
+                underway.note(self._found[-1].line(min(plan.factors.values())))
+                self._test = None
+            if underway.ran and limits.reached:
+                return None
+            if (part := next(self._branches, None)) is not None:
                 (label,) = part.axes.labels.values()
                 assert part.start.parent is not None
-                note(f"{label}: branches at {part.start.parent.examples:,} examples")
-                if self._error:
-                    one = tested(
-                        part, folder, plan.factors, within=self._within, error=self._error, earlier=found[label],
-                        limits=limits, searches=searches,
-                    )  # fmt: skip
-                    found[label].append((yield from one))
-                    note(found[label][-1].line(smallest))
-                else:
-                    searches.append((yield part, folder))
-                if limits.reached:
-                    break
-            if limits.reached:
-                break
-        write_reasons([row for search in searches for row in reasons(search)], folder)
-        report = _report(searches, folder, plan, limits)
+                underway.note(f"{label}: branches at {part.start.parent.examples:,} examples")
+                if not self._error:
+                    return part, folder
+                earlier = [each for each in self._found if each.optimizer == label]
+                self._test = CheckpointTest(part, plan.factors, within=self._within, error=self._error, earlier=earlier)
+            elif self._trunks_left:
+                self._trunk = self._trunks_left.pop(0)
+                self._branches = self._parts(sweep, self._trunk, plan, Store(folder))
+                if self._trunk.sweep is not None:
+                    return self._trunk.sweep, folder
+            else:
+                return None
+
+    def report(self, underway: Underway) -> SweepReport:
+        searches, plan = underway.searches, self._plan(underway.sweep)
+        write_reasons([row for search in searches for row in reasons(search)], underway.folder)
+        report = _report(searches, underway.folder, plan, underway.limits)
         if not self._error:
             return report
-        checkpoints = [each for along in found.values() for each in along]
+        labels = list(underway.sweep.axes.labels.values())
+        checkpoints = sorted(self._found, key=lambda each: labels.index(each.optimizer))
         content = {"error": self._error, "within": self._within, "tested": [each.to_json() for each in checkpoints]}
-        lines = [
-            *report.lines[:-1],
-            *(each.line(smallest) for each in checkpoints),
-            *(
-                [
-                    f"where the test has ended, k* is misplaced with a probability of at most {100 * self._error:g} % "
-                    f"(tolerance {self._within:g}) if losses are normal over seeds; near divergence they are not"
-                ]
-                if any(each.done for each in checkpoints)
-                else []
-            ),
-            f"{report.lines[-1]} --within {self._within:g} --noise-share 0",
-        ]
+        lines = [*report.lines[:-1], *(each.line(min(plan.factors.values())) for each in checkpoints)]
+        if any(each.done for each in checkpoints):
+            lines.append(
+                f"where the test has ended, k* is misplaced with a probability of at most {100 * self._error:g} % "
+                f"(tolerance {self._within:g}) if losses are normal over seeds; near divergence they are not"
+            )
+        lines.append(f"{report.lines[-1]} --within {self._within:g} --noise-share 0")
         return SweepReport(report.content | content, lines)
 
     def preview(
@@ -248,8 +257,8 @@ class Branch(Policy):
     def _given(self, batch_size: int) -> list[tuple[Path, int]]:
         """Return the given checkpoints by increasing number of examples that their run had seen, with this number; they
         are read once."""
-        if self._found:
-            return self._found
+        if self._read:
+            return self._read
         found = []
         for text in self._checkpoints:
             name, at, amount = text.rpartition("@")
@@ -267,8 +276,8 @@ class Branch(Policy):
             raise ConfigError(
                 "two --from-checkpoint have the same number of examples, so their branches could not be told apart"
             )
-        self._found = sorted(found, key=lambda pair: pair[1])
-        return self._found
+        self._read = sorted(found, key=lambda pair: pair[1])
+        return self._read
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
         (size,) = sweep.axes.batch_sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import SweepReport, Sweeps
+from sweeps.launching.policies.base import SweepReport, Underway
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
@@ -125,8 +125,8 @@ class Precision(Rounds):
             ]
         return judged
 
-    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        report = yield from super().sweeps(sweep, folder, limits, note)
+    def report(self, underway: Underway) -> SweepReport:
+        report = super().report(underway)
         last = self.rounds[-1]["estimates"] if self.rounds else []
         *lines, following = report.lines
         lines += [f"{self.told(each)}; {each['verdict']}; {_priced(each)}" for each in last]

@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
-from sweeps.launching.policies.once import outcome
+from sweeps.launching.policies.base import Policy, SweepReport, Underway, outcome, parts
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import write_reasons
 from sweeps.search.limits import Limits
@@ -104,6 +103,9 @@ class Rounds(Policy):
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
         self.workers = 1
+        self._stages: list[list[dict[str, Any]]] = []
+        self._left: list[Sweep] = []
+        self._written: _Written | None = None
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if self.goal is not None and not 0.0 < self.goal <= 1.0:
@@ -151,37 +153,70 @@ class Rounds(Policy):
         """Return what the sweep begins with, as entries of a round: by default all of it."""
         return [part_of(sweep, sweep.choices, sweep.axes.batch_sizes, sweep.axes.seeds, sweep.axes.lrs)]
 
-    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        """Yield the requested sweep, and after each round all of it again with what was added; see the base class.
+    def next(self, underway: Underway) -> tuple[Sweep, Path] | None:
+        """Return the next part of the requested sweep with all that was added so far; see the base class.
 
         Raises:
             ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
-        written = _Written(folder, self.asked() | {"axes": sweep.axes.to_json()})
-        stages, number = [self.first(sweep)], 0
-        for number, entry in enumerate(written.rounds, start=1):
-            there = _stored(folder, written.trials(number))
-            for part in _grown(sweep, stages).parts:
-                limits.add((_again(part, there) or (yield part, folder)).trials())
-            self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
-            self.workers = entry["workers"]
-            stages.append(entry["added"])
-        while stages[-1]:
-            self.searches = []
-            for part in _grown(sweep, stages).parts:
-                self.searches.append((yield part, folder))
-                self.workers = self.searches[-1].workers or self.workers
-                limits.add(self.searches[-1].trials())
-            now, number = self._look(sweep, folder, limits, number), number + 1
-            if now is None:
-                break
-            note(self.line(now))
-            if now["added"]:
-                written.add(now, Store(folder).trial_ids())
-            stages.append(now["added"])
-        report = outcome(self.searches[0], folder, self.searches[1:], limits, **self.to_json())
-        write_reasons(report.content["trials"], folder)
+        sweep, folder = underway.sweep, underway.folder
+        if self._written is None:
+            self._written = _Written(folder, self.asked() | {"axes": sweep.axes.to_json()})
+            self._begin(self.first(sweep), underway)
+        elif not self._replays:
+            self.searches.append(underway.searches[-1])
+            self.workers = self.searches[-1].workers or self.workers
+        while not self._left:
+            added = self._replayed() if self._replays else self._decided(underway)
+            if not added:
+                return None
+            self._begin(added, underway)
+        return self._left.pop(0), folder
+
+    def report(self, underway: Underway) -> SweepReport:
+        report = outcome(underway, self.searches, **self.to_json())
+        write_reasons(report.content["trials"], underway.folder)
         return report
+
+    @property
+    def _replays(self) -> bool:
+        """Whether an earlier command has decided what follows the trials that come now."""
+        assert self._written is not None
+        return len(self.rounds) < len(self._written.rounds)
+
+    def _begin(self, added: list[dict[str, Any]], underway: Underway) -> None:
+        """Note what is left to run once these entries are added: all parts of the sweep, so that each can be searched
+        again; of those that an earlier command has run, the ones whose trials have been removed since."""
+        assert self._written is not None
+        self._stages.append(added)
+        self._left, self.searches = parts(_grown(underway.sweep, self._stages)), []
+        if self._replays:
+            there = _stored(underway.folder, self._written.trials(len(self._stages)))
+            replayed = [Search(part, there) for part in self._left]
+            for search in replayed:
+                underway.limits.add(search.trials() if search.done else ())
+            self._left = [search.sweep for search in replayed if not search.done]
+
+    def _replayed(self) -> list[dict[str, Any]]:
+        """Take the next round that an earlier command has decided, and return what it added."""
+        assert self._written is not None
+        entry = self._written.rounds[len(self.rounds)]
+        self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
+        self.workers = entry["workers"]
+        added: list[dict[str, Any]] = entry["added"]
+        return added
+
+    def _decided(self, underway: Underway) -> list[dict[str, Any]]:
+        """Analyse the folder, decide the next round, and return what it adds."""
+        assert self._written is not None
+        now = self._look(underway.sweep, underway.folder, underway.limits, len(self.rounds))
+        if now is None:
+            return []
+        underway.note(self.line(now))
+        if now["added"]:
+            self._written.add(now, Store(underway.folder).trial_ids())
+        added: list[dict[str, Any]] = now["added"]
+        return added
 
     def _look(self, sweep: Sweep, folder: Path, limits: Limits, number: int) -> dict[str, Any] | None:
         """Analyse the folder and return the next round with what it adds; ``None`` if the results cannot be read."""
@@ -253,12 +288,6 @@ def _stored(folder: Path, trials: set[str]) -> list[TrialResult]:
         return []
 
 
-def _again(part: Sweep, there: list[TrialResult]) -> Search | None:
-    """Return a search that had been done at the time; ``None`` if some of its trials have been removed since."""
-    search = Search(part, there)
-    return search if search.done else None
-
-
 def _stopped(searches: list[Search], limits: Limits) -> str | None:
     """Return why no further round may begin, or ``None``."""
     if limits.reached or not all(search.done for search in searches):
@@ -298,8 +327,8 @@ def _grown(sweep: Sweep, stages: Sequence[Sequence[dict[str, Any]]]) -> Sweep:
     """Return the sweep with all that was added so far, in stages."""
     plans: dict[StudyKey, StagedStudy] = {}
     within = sweep.search.within
-    for number, parts in enumerate(stages):
-        for part in parts:
+    for number, stage in enumerate(stages):
+        for part in stage:
             for study in itertools.starmap(StudyKey, itertools.product(part["optimizers"], part["batch_sizes"])):
                 held = plans.get(study, StagedStudy(study, number, ()))
                 lrs = sorted({*(held.lrs or ()), *part["lrs"]}) if part["lrs"] is not None else held.lrs

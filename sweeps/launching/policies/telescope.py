@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +19,9 @@ from cbs.registry.values import parse_batch_sizes
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
+from sweeps.launching.policies.base import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
-from sweeps.search.limits import Limits
-from sweeps.search.search import Search
-from sweeps.search.telescoping import POINTS, Telescoped, check_widths, first_grid, telescope
+from sweeps.search.telescoping import POINTS, Telescoped, Telescoping, check_widths, first_grid
 from sweeps.spec.cell import StudyKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
@@ -61,33 +59,37 @@ class Telescope(Policy):
         self.widths = (
             parse_batch_sizes(widths, "widths of policy telescope") if isinstance(widths, str) else tuple(widths)
         )
+        self._at_width: dict[int, Sweep] = {}
+        self._studies: list[tuple[Sweep, StudyKey, Telescoping]] = []
 
-    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        with calling_theirs():
-            at_width, telescoped = stages(sweep, self.widths), {}
-        for choice, batch_size in product(sweep.axes.optimizers, sweep.axes.batch_sizes):
+    def next(self, underway: Underway) -> tuple[Sweep, Path] | None:
+        sweep = underway.sweep
+        if not underway.ran:
+            with calling_theirs():
+                self._at_width = stages(sweep, self.widths)
+        else:
+            _, study, telescoping = self._studies[-1]
+            telescoping.add(underway.searches[-1].table(study))
+        left = [*product(sweep.axes.optimizers, sweep.axes.batch_sizes)][len(self._studies) :]
+        while not self._studies or (asked := self._studies[-1][2].next()) is None:
+            if not left:
+                return None
+            choice, batch_size = left.pop(0)
             one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
             (study,) = one.studies()
-            telescoped[study] = yield from self._telescoped(one, study, at_width, folder)
-        content = report(telescoped, sweep, folder)
-        with atomic_file(folder / TABLE) as draft:
+            self._studies.append((one, study, Telescoping(self.widths, first(one, study))))
+        width, lrs = asked
+        workload = self._at_width[width].trial.workload
+        stage = self._studies[-1][0].replace(workload=workload, expected=None, lrs=lrs)
+        return stage, underway.folder / f"width-{width}"
+
+    def report(self, underway: Underway) -> SweepReport:
+        seeds = len(underway.sweep.axes.seeds)
+        found = {study: Telescoped(stages=tuple(each.stages), seeds=seeds) for _, study, each in self._studies}
+        content = report(found, underway.sweep, underway.folder)
+        with atomic_file(underway.folder / TABLE) as draft:
             draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
         return SweepReport(content, report_lines(content))
-
-    def _telescoped(
-        self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
-    ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
-        """Run the stages of one optimizer at one batch size."""
-        plan = telescope(self.widths, first(one, study), len(one.axes.seeds))
-        try:
-            width, lrs = next(plan)
-            while True:
-                stage = one.replace(workload=at_width[width].trial.workload, expected=None, lrs=lrs)
-                search = yield stage, folder / f"width-{width}"
-                width, lrs = plan.send(search.table(study))
-        except StopIteration as end:
-            result: Telescoped = end.value
-            return result
 
     def preview(
         self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
