@@ -156,7 +156,7 @@ def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
     assert [trial.max_examples for trial in trials] == [100_000, 400_000]
     assert {trial.stops_at_target for trial in trials} == {False}
     said = replace(decaying.schedule, decay_examples=50_000)
-    assert len({Search(part).next().trial_id for part in decaying.replace(schedule=said).parts}) == 1
+    assert len({Search(part).next().trial_id for part in parts(decaying.replace(schedule=said))}) == 1
 
 
 def test_trials_of_one_budget_are_looked_at_again_by_those_that_came_before(tmp_path):
