@@ -183,7 +183,7 @@ def _stage(width: int, lrs: tuple[float, ...], means: np.ndarray, row: int) -> W
         lrs=lrs,
         steps=tuple(float(value) for value in np.exp(means)),
         best_lr=lrs[row],
-        optimum=vertex(lrs[row - 1 : row + 2], means[row - 1 : row + 2]) if inside else lrs[row],
+        optimum=vertex(lrs[row - 1 : row + 2], means[row - 1 : row + 2].tolist()) if inside else lrs[row],
         at_grid_edge=len(lrs) > 1 and not inside,
     )
 
