@@ -253,7 +253,7 @@ FLAGS: dict[str, Flags] = {
     "status": Flags(
         {
             "sweeps.launching.ledger.ledgers": list,
-            "sweeps.launching.watch.watch": None,
+            "sweeps.launching.ledger.watch": None,
             "sweeps.launching.ledger.clean": list,
         },
         cases={

@@ -42,7 +42,7 @@ def command(
     """
     from sweeps.launching.ledger import clean as clean_folder
     from sweeps.launching.ledger import ledgers
-    from sweeps.launching.watch import watch as watch_folder
+    from sweeps.launching.ledger import watch as watch_folder
     from sweeps.spec.combinations import refuse
 
     given = {"--watch": watch, "--clean": clean is not None, "--json": as_json}

@@ -1,12 +1,18 @@
-"""Report what a folder of results holds and whether a sweep is running in it, without running anything."""
+"""Report what a folder of results holds and whether a sweep is running in it, once or again and again; runs nothing."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from analysis.phrases import duration, plural
 from cbs.errors import CbsError, DamagedError, ResultsError
@@ -227,3 +233,40 @@ def _running(progress: dict[str, Any], content: dict[str, Any]) -> dict[str, dic
         running[trial_id] = {key: at.get(key) for key in ("step", "value", "host") if key in at}
         running[trial_id]["silent"] = max(0.0, beat - at["time"]) if "time" in at else None
     return running
+
+
+SECONDS = 2.0
+"""Seconds between two updates on a terminal."""
+
+LINE_SECONDS = 15.0
+"""Seconds between two updates if the output is not a terminal."""
+
+
+def watch(path: str | os.PathLike[str], console: Console, *, pause: Callable[[float], None] = time.sleep) -> None:
+    """Show the sweeps at a path until none of them is running: updated in place on a terminal, else printed again.
+
+    Args:
+        path: a sweep, or a folder of sweeps.
+        console: console to print on.
+        pause: waits for a number of seconds.
+
+    Raises:
+        ResultsError: if there is no sweep.
+    """
+    found = ledgers(path)
+    if not console.is_terminal:
+        console.print(_text(found), soft_wrap=True)
+        while any(entry.state == "running" for entry in found):
+            pause(LINE_SECONDS)
+            found = ledgers(path)
+            console.print(_text(found), soft_wrap=True)
+        return
+    with Live(_text(found), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while any(entry.state == "running" for entry in found):
+            pause(SECONDS)
+            found = ledgers(path)
+            live.update(_text(found), refresh=True)
+
+
+def _text(found: list[Ledger]) -> Text:
+    return Text("\n".join(line for entry in found for line in entry.lines()), no_wrap=True, overflow="ellipsis")

@@ -18,8 +18,7 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder.lock import Lock
-from sweeps.launching.ledger import ledger
-from sweeps.launching.watch import LINE_SECONDS, SECONDS, watch
+from sweeps.launching.ledger import LINE_SECONDS, SECONDS, ledger, watch
 from sweeps.outlook import standing
 from sweeps.outlook.progress import WIDE, Progress
 from sweeps.outlook.standing import (

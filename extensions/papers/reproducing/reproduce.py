@@ -19,8 +19,7 @@ from cbs.files import atomic_file
 from cbs.trial.store import Store
 from cbs.trial.trial_files import read_timing
 from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
-from extensions.papers.reproducing.asking import ask
-from extensions.papers.reproducing.readings import NoSuchNumber, doubts, read
+from extensions.papers.reproducing.asking import NoSuchNumber, ask, doubts, read
 from sweeps.launching.loop import PlannedSweep, carry_out
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources

@@ -1,4 +1,4 @@
-"""Recipes, prices and verdicts as lines of text."""
+"""Recipes, prices and verdicts as lines of text, and the list of all recipes with their cost at both scales."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from analysis.arrays import Quantity
-from analysis.phrases import number
-from extensions.papers.experiments import PaperRecipe
-from extensions.papers.reproducing.price import RunPrice
+from analysis.phrases import DASH, number
+from extensions.papers.experiments import PAPERS, PaperRecipe
+from extensions.papers.reproducing.price import RunPrice, prices
 from extensions.papers.reproducing.reproduce import Reproduction, command_lines
 
 WIDTH = 110
@@ -102,3 +103,36 @@ def _wrapped(label: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
     ) or [label]
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return a row per recipe: name, title, paper, planned minutes and number of statements at the tiny scale, and the
+    examples and accelerator hours of its sweeps at the paper's scale."""
+    rows = []
+    for name in PAPERS:
+        tiny, paper = PAPERS.make(name, "tiny"), PAPERS.make(name, "paper")
+        priced = prices(paper.runs)
+        hours = [each.hours() for each in priced]
+        rows.append(
+            {
+                "name": name,
+                "title": tiny.title,
+                "paper": tiny.paper,
+                "minutes": tiny.minutes,
+                "statements": len(tiny.expectations),
+                "paper_examples": sum(each.examples for each in priced),
+                "paper_accelerator_hours": None if None in hours else sum(each for each in hours if each),
+            }
+        )
+    return rows
+
+
+def listing_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the list as text."""
+    width = max(len(row["name"]) for row in rows)
+    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  topic"
+    for row in rows:
+        hours = row["paper_accelerator_hours"]
+        cost = DASH if hours is None else "0" if hours == 0 else number(hours)
+        yield f"{row['name']:<{width}}  {row['minutes']:>3g} min  {cost:>14}  {row['title']}"
+    yield "minutes: planned, on two cores; hours: 6 N D at 40 % of 989 TFLOP/s, with the search of learning rates"

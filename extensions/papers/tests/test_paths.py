@@ -18,8 +18,7 @@ from cbs.training.batch_sizes import run_of
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from extensions.papers.experiments import PAPERS, AnswerPath, PaperRecipe, RecipeRun
-from extensions.papers.reproducing.asking import ask
-from extensions.papers.reproducing.readings import _at, read
+from extensions.papers.reproducing.asking import _at, ask, read
 from extensions.papers.reproducing.reproduce import command_lines, judge
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve

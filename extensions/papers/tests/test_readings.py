@@ -7,7 +7,7 @@ import pytest
 from analysis.arrays import Quantity
 from extensions.papers.experiments import AnswerPath, Beyond, Expectation, Reproduced
 from extensions.papers.experiments.base import EACH
-from extensions.papers.reproducing.readings import NoSuchNumber, doubts, in_short, in_words, read
+from extensions.papers.reproducing.asking import NoSuchNumber, doubts, in_short, in_words, read
 from extensions.papers.reproducing.reproduce import JudgedExpectation, judge
 from extensions.papers.reproducing.telling import told
 

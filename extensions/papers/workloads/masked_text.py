@@ -20,8 +20,7 @@ from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
 from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.tokens import Windows, require_windows
-from extensions.papers.text_parts.bert import BERT, BERT_SIZES
-from extensions.papers.text_parts.masking import MaskedTokens, MaskedWindows
+from extensions.papers.bert import BERT, BERT_SIZES, MaskedTokens, MaskedWindows
 
 INITS = ("scaled", "bert")
 BYTE_TARGET = 2.4
@@ -44,7 +43,7 @@ class MaskedTextWorkload:
         contexts: tokens of an example, one number or two.
         switch: number of examples before the second context.
         mask_id: id of the mask; ``None`` for a new id beyond the vocabulary.
-        published_init: see :class:`~extensions.papers.text_parts.bert.BERT`.
+        published_init: see :class:`~extensions.papers.bert.BERT`.
         validation_sequences: sequences in the validation set of every context.
 
     Raises:
@@ -94,7 +93,7 @@ class MaskedTextWorkload:
             self._validation.append(FixedSet(self._windows.hide(held_out.gather(starts), uniform), chunk=128))
 
     def build_model(self) -> nn.Module:
-        """Return a :class:`~extensions.papers.text_parts.bert.BERT` drawn from torch's global random state."""
+        """Return a :class:`~extensions.papers.bert.BERT` drawn from torch's global random state."""
         return BERT(self.shape, self.vocab_size, self.published_init)
 
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
@@ -154,7 +153,7 @@ def masked_text(
     """A BERT that fills in hidden bytes or tokens; see :class:`MaskedTextWorkload`.
 
     Args:
-        size: a name of :data:`extensions.papers.text_parts.bert.BERT_SIZES`.
+        size: a name of :data:`extensions.papers.bert.BERT_SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
         heads: attention heads per block; ``None`` to keep the head size.

@@ -159,84 +159,69 @@ class Rounds(Policy):
         Raises:
             ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
-        sweep, folder = underway.sweep, underway.folder
         if self._written is None:
-            self._written = _Written(folder, self.asked() | {"axes": sweep.axes.to_json()})
-            self._begin(self.first(sweep), underway)
-        elif not self._replays:
+            self._written = _Written(underway.folder, self.asked() | {"axes": underway.sweep.axes.to_json()})
+            self._begin(self.first(underway.sweep), underway)
+        elif self._decided() is None:
             self.searches.append(underway.searches[-1])
             self.workers = self.searches[-1].workers or self.workers
         while not self._left:
-            added = self._replayed() if self._replays else self._decided(underway)
-            if not added:
+            entry = self._decided()
+            if entry is not None:
+                self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
+                self.workers = entry["workers"]
+            elif (entry := self._look(underway)) is None or not entry["added"]:
                 return None
-            self._begin(added, underway)
-        return self._left.pop(0), folder
+            self._begin(entry["added"], underway)
+        return self._left.pop(0), underway.folder
 
     def report(self, underway: Underway) -> SweepReport:
         report = outcome(underway, self.searches, **self.to_json())
         write_reasons(report.content["trials"], underway.folder)
         return report
 
-    @property
-    def _replays(self) -> bool:
-        """Whether an earlier command has decided what follows the trials that come now."""
+    def _decided(self) -> dict[str, Any] | None:
+        """Return the round that follows the present trials if an earlier command has decided it."""
         assert self._written is not None
-        return len(self.rounds) < len(self._written.rounds)
+        return next(iter(self._written.rounds[len(self.rounds) :]), None)
 
     def _begin(self, added: list[dict[str, Any]], underway: Underway) -> None:
         """Note what is left to run once these entries are added: all parts of the sweep, so that each can be searched
         again; of those that an earlier command has run, the ones whose trials have been removed since."""
-        assert self._written is not None
         self._stages.append(added)
         self._left, self.searches = parts(_grown(underway.sweep, self._stages)), []
-        if self._replays:
+        if self._written is not None and self._decided() is not None:
             there = _stored(underway.folder, self._written.trials(len(self._stages)))
             replayed = [Search(part, there) for part in self._left]
             for search in replayed:
                 underway.limits.add(search.trials() if search.done else ())
             self._left = [search.sweep for search in replayed if not search.done]
 
-    def _replayed(self) -> list[dict[str, Any]]:
-        """Take the next round that an earlier command has decided, and return what it added."""
+    def _look(self, underway: Underway) -> dict[str, Any] | None:
+        """Analyse the folder, and return and write the next round with what it adds; ``None`` if the results cannot be
+        read."""
         assert self._written is not None
-        entry = self._written.rounds[len(self.rounds)]
-        self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
-        self.workers = entry["workers"]
-        added: list[dict[str, Any]] = entry["added"]
-        return added
-
-    def _decided(self, underway: Underway) -> list[dict[str, Any]]:
-        """Analyse the folder, decide the next round, and return what it adds."""
-        assert self._written is not None
-        now = self._look(underway.sweep, underway.folder, underway.limits, len(self.rounds))
-        if now is None:
-            return []
-        underway.note(self.line(now))
-        if now["added"]:
-            self._written.add(now, Store(underway.folder).trial_ids())
-        added: list[dict[str, Any]] = now["added"]
-        return added
-
-    def _look(self, sweep: Sweep, folder: Path, limits: Limits, number: int) -> dict[str, Any] | None:
-        """Analyse the folder and return the next round with what it adds; ``None`` if the results cannot be read."""
+        sweep, limits = underway.sweep, underway.limits
         stop = _stopped(self.searches, limits)
         try:
-            if stop is None and number >= MOST_ROUNDS:
+            if stop is None and len(self.rounds) >= MOST_ROUNDS:
                 stop = f"{MOST_ROUNDS} rounds are over"
-            judged = self.judge(sweep, folder, stop)
+            judged = self.judge(sweep, underway.folder, stop)
         except ResultsError as error:
             self.reasons = dict.fromkeys(sweep.axes.labels.values(), str(error))
             return None
         self.reasons = judged.reasons
         entry = {
-            "round": number + 1,
+            "round": len(self.rounds) + 1,
             "estimates": judged.estimates,
             "examples": limits.spent,
             "workers": self.workers,
             "added": self._added(sweep, judged),
         }
         self.rounds.append(entry)
+        underway.note(self.line(entry))
+        if entry["added"]:
+            self._written.add(entry, Store(underway.folder).trial_ids())
         return entry
 
     def line(self, entry: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ def command(context: typer.Context, *, as_json: AsJson = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from extensions.papers.reproducing.listing import listing, listing_lines
+    from extensions.papers.reproducing.telling import listing, listing_lines
 
     rows = listing()
     typer.echo(json.dumps(rows, indent=2, allow_nan=False) if as_json else "\n".join(listing_lines(rows)))

@@ -1,1 +1,0 @@
-"""Parts of the workload of masked text."""
