@@ -38,8 +38,8 @@ FLAGS = {
     ),
     "recipes": Flags(
         {
-            "extensions.papers.reproducing.listing.listing": list,
-            "extensions.papers.reproducing.listing.listing_lines": list,
+            "extensions.papers.reproducing.telling.listing": list,
+            "extensions.papers.reproducing.telling.listing_lines": list,
         },
         cases={"--json": (["--json"], "printed: []")},
     ),
