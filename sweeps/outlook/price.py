@@ -30,6 +30,7 @@ from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
 from sweeps.spec.workload import built
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
+"""Of the forward and the backward pass of a dense model (Kaplan et al. 2020, section 2.1)."""
 
 PEAK, UTILISATION = 989e12, 0.4
 """FLOP/s of one H100 in bfloat16 without sparsity (its data sheet), and the fraction of them that training achieves."""

@@ -60,6 +60,7 @@ MISSED = 1.0
 """Expected loss that is accepted without another seed, in standard errors of the mean over all seeds."""
 
 _LONGEST_STRIDE = 16
+"""Most octaves of a step beyond the leader, a factor of 65,536."""
 
 
 @dataclass(frozen=True)

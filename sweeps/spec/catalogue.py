@@ -32,6 +32,7 @@ REFERENCE_SIZE = "200k"
 64."""
 
 _VOCABULARY = 128
+"""Of that model; as many as there are ASCII bytes, as in the embedded text."""
 
 
 @dataclass(frozen=True, kw_only=True)
