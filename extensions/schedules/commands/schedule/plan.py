@@ -21,7 +21,7 @@ def command(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="[RESULTS_OR_FILE]",
+            metavar="RESULTS_OR_FILE",
             help="A sweep, or a folder of sweeps; noise_scale.json of cbs noise-scale, or steps.parquet of a trial; a "
             "table of examples, critical_batch_size, batch_size [, low, high], as of cbs local; or an existing "
             "schedule, to see its steps: where each stage begins and its batch size, '0:768 250B:1536 500B:3072', or "
