@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from cbs.compute.eager import building_plainly
 from cbs.errors import CbsError, ConfigError
-from cbs.optimizers.contract import check_size, needs_dense_gradients
+from cbs.optimizers.contract import building_plainly, check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry

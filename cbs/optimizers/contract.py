@@ -8,12 +8,14 @@ its state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from cbs.registry.values import is_whole
@@ -214,3 +216,24 @@ def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: T
 def state_dtype(tensor: Tensor) -> torch.dtype:
     """Return float32 for half precision, else the tensor's own type."""
     return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
+
+
+def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that a wrapper calls; a method without wrapper as it is.
+
+    Methods of :class:`torch.optim.Optimizer` that ``torch.compile`` should not trace are wrapped, and the wrapper
+    imports the compiler at its first call, which takes more than a second of every process that trains. Outside
+    compiled code the method without it does the same.
+    """
+    return getattr(method, "__wrapped__", method)
+
+
+@contextmanager
+def building_plainly() -> Iterator[None]:
+    """Within the block optimizers are built without the wrapper."""
+    wrapped = Optimizer.add_param_group
+    Optimizer.add_param_group = unwrapped(wrapped)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Optimizer.add_param_group = wrapped  # type: ignore[method-assign]

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from cbs.compute import device as devices
-from cbs.compute.eager import unwrapped
 from cbs.compute.pass_sizes import even_sizes, micro_sizes
 from cbs.compute.state import State, auxiliary_pass, evaluating
 from cbs.errors import ConfigError
 from cbs.noise_scale.probe import PER_EXAMPLE, SPLIT, Probe
+from cbs.optimizers.contract import unwrapped
 from cbs.training.parts import Part, TrainingStep
 from cbs.training.ranks import Ranks
 from cbs.trial.config import TrialConfig

@@ -22,7 +22,6 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cbs.optimizers.problem import Batch, ModelFunction, Problem, count_examples, micro_batches
-from extensions.second_order.curvature import loss_gradient, model_gradient
 
 Model = Callable[[Problem, Tensor, Batch, Tensor], Tensor]
 """Function ``(problem, y0, batch, J Delta)`` that returns the gradient of every example's modelled loss with respect to
@@ -120,3 +119,26 @@ def layers(names: Sequence[str]) -> list[list[int]]:
         number = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
         by_module.setdefault(tuple(path[: number + 1]), []).append(index)
     return list(by_module.values())
+
+
+def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
+    """Return the gradient of every example's loss with respect to its outputs, shape of ``outputs``."""
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(problem.output_losses(leaf, batch).sum(), leaf)
+    return gradient
+
+
+def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
+    """Return the gradient of every example's second-order model of the loss at ``outputs + direction``.
+
+    This is the gradient plus the Hessian times ``direction``, shape of ``outputs``.
+    """
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        losses = problem.output_losses(leaf, batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
+        if not gradient.requires_grad:
+            return gradient
+        (product,) = torch.autograd.grad(gradient, leaf, direction)
+    return gradient.detach() + product

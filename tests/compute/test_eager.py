@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from cbs.compute.eager import building_plainly, unwrapped
+from cbs.optimizers.contract import building_plainly, unwrapped
 from cbs.registry.choices import Choice
 from cbs.training.run import run_trial
 from cbs.trial.config import TrialConfig

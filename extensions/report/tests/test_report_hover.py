@@ -79,7 +79,7 @@ def test_what_stands_elsewhere_than_at_its_number_says_nothing(found: dict[str, 
 
 def test_a_figure_without_numbers_has_no_circles() -> None:
     from analysis.present import style
-    from extensions.report.hover import values
+    from extensions.report.vector import values
 
     figure, (axes,) = style.grid(1)
     axes.plot([1, 2], [1, 2], "o")

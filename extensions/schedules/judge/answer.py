@@ -30,8 +30,7 @@ from cbs.trial.lr_choice import best_lr
 from cbs.trial.record import examples_at
 from cbs.trial.target import Target
 from cbs.trial.trial_files import read_steps
-from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare
-from extensions.schedules.judge.trial_times import trial_times
+from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare, trial_times
 
 FEWEST_SEEDS = 2
 """With fewer seeds, the noise of a schedule's runs is known only from the constant batch sizes."""

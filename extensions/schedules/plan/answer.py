@@ -12,7 +12,7 @@ Every phase of a run (see :mod:`extensions.schedules.plan.phases`) gets the batc
 
 The lower end of the interval decides, so that noise in the measurement does not make a batch too large; a plan never
 reduces the batch size. Its steps and examples are predicted on every draw, for the table as it stands, under every
-rule of the learning rate (:mod:`extensions.schedules.plan.lr_rules`).
+rule of the learning rate (:mod:`extensions.schedules.plan.outcome`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from cbs.errors import ConfigError
 from cbs.registry.values import parse_amount
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
-from extensions.schedules.plan.lr_rules import LearningRateRule, beyond, learning_rates
-from extensions.schedules.plan.of_curve import of_curve
 from extensions.schedules.plan.of_sweep import of_sweep
-from extensions.schedules.plan.of_trace import is_trace, of_trace
-from extensions.schedules.plan.outcome import outcomes, verdict
+from extensions.schedules.plan.of_trace import is_trace, of_curve, of_trace
+from extensions.schedules.plan.outcome import LearningRateRule, beyond, learning_rates, outcomes, verdict
 from extensions.schedules.plan.phases import steps_of
 from extensions.schedules.plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.sizes import allowed, best_constant, chosen, price_of, seconds

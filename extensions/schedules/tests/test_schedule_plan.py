@@ -26,10 +26,9 @@ from benchmarks.schedule_plans import sweep as simulated_sweep
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from cbs.trial.step_times import StepTime
 from extensions.schedules.plan.answer import plan_schedule, sources
-from extensions.schedules.plan.lr_rules import LearningRateRule, beyond
-from extensions.schedules.plan.of_curve import of_curve
 from extensions.schedules.plan.of_sweep import of_sweep
-from extensions.schedules.plan.of_trace import of_trace
+from extensions.schedules.plan.of_trace import of_curve, of_trace
+from extensions.schedules.plan.outcome import LearningRateRule, beyond
 from extensions.schedules.plan.phases import PhaseEstimate, along, doubled, lower_ends, steps_of
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from extensions.schedules.plan.source import PhaseSource

@@ -14,9 +14,15 @@ from torch import Tensor, nn
 from cbs.compute import seeding
 from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.workloads.text_parts import GPT, GPTShape
-from extensions.second_order.line_search import FRACTIONS, best_fraction, mean_loss
 from extensions.second_order.linearization import Linearization, full, layers, prox_linear
-from extensions.second_order.optimizers.gauss_newton import GaussNewton, divide, gauss_newton
+from extensions.second_order.optimizers.gauss_newton import (
+    FRACTIONS,
+    GaussNewton,
+    best_fraction,
+    divide,
+    gauss_newton,
+    mean_loss,
+)
 from extensions.second_order.tests.reference import GaussNewtonTwin, dense, full_gradient
 from tests.kinds import kinds
 

@@ -8,7 +8,7 @@ import pytest
 from cbs.errors import ConfigError
 from extensions.papers.reproducing.asking import ask
 from extensions.theory.noisy_quadratic import NoisyQuadratic
-from extensions.theory.noisy_quadratic.pieces import best_pieces, loss_and_slope
+from extensions.theory.quadratic import best_pieces, loss_and_slope
 from tests.references.noisy_quadratic import expected_losses
 
 MODEL = NoisyQuadratic.power_law(30)
