@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_value, value_text
@@ -65,7 +66,7 @@ class StagedPolicy(Policy):
         for stage, report in reports:
             lines += [*([""] if lines else []), f"== {stage.name}", *report.lines]
         contents = [report.content for _, report in reports]
-        examples = [content.get("examples") for content in contents]
+        examples: list[Any] = [content.get("examples") for content in contents]
         failures = [content["failures"] for content in contents if "failures" in content]
         content = {
             "output": str(folder),
