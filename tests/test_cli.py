@@ -529,7 +529,8 @@ def test_the_core_imports_alone_and_stays_light_and_the_meter_needs_torch_and_nu
         "import cbs; from cbs.noise_scale.sources import SOURCES; from cbs.optimizers import OPTIMIZERS; "
         "cbs.run_trial, SOURCES.names(), OPTIMIZERS.names(); "
         f"print([name for name in {heavy[:5]} if name in sys.modules]); "
-        "import sweeps.launching.launch; print([name for name in ['scipy'] if name in sys.modules])"
+        "import sweeps.launching.launch; from sweeps.launching.policies import POLICIES; POLICIES.make('precision'); "
+        "print([name for name in ['scipy', 'pandas'] if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.split() == ["[]", "[]", "[]"]  # the last: seconds of every start of a sweep

@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.estimate.branch_test import BranchState, NextBranches, next_branches
-from analysis.estimate.branches import BranchLosses
 from cbs.trial.record import TrialResult, TrialStatus, end_mean
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
+
+if TYPE_CHECKING:  # every sweep imports the policies; importing pandas and scipy takes a second
+    from analysis.estimate.branch_test import NextBranches
+    from analysis.estimate.branches import BranchLosses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,9 @@ class CheckpointTest:
 
     def result(self) -> TestedCheckpoint:
         """Return what is known so far."""
+        from analysis.estimate.branch_test import BranchState
+        from analysis.estimate.branches import BranchLosses
+
         assert self._every.start.parent is not None
         (label,), answer = self._every.axes.labels.values(), self._answer()
         named = dict(zip(self._places.tolist(), self._factors.values(), strict=True))
@@ -120,6 +125,9 @@ class CheckpointTest:
         )  # fmt: skip
 
     def _answer(self) -> NextBranches:
+        from analysis.estimate.branch_test import next_branches
+        from analysis.estimate.branches import BranchLosses
+
         earlier = self._earlier
         return next_branches(
             BranchLosses(self._places, self._losses), self._within, error=self._error,
