@@ -28,7 +28,8 @@ from analysis.estimate.suggest import suggest
 from analysis.phrases import percent
 from analysis.present import presentation
 from analysis.present.answers import definitions, doublings, example_units, points, summary
-from analysis.present.figures import figures_of, pictures, scopes
+from analysis.present.figures import figures_of, pictures
+from analysis.present.figures.of_answers import scoped
 from analysis.present.sentences import facts, sentence
 from analysis.present.table import Table
 from analysis.read.results import Results, load
@@ -166,7 +167,7 @@ def drawings(drawn_answers: Sequence[Answer], number: Iterator[int]) -> list[dic
     """Return the ``answers``, ``points`` and ``figures`` of every sweep, workload and target, figures numbered by
     ``number``."""
     pages: list[dict[str, Any]] = []
-    for suffix, members in scopes(drawn_answers):
+    for members, suffix, _ in scoped(drawn_answers):
         shown = list(pictures(Analysis, members, suffix))
         first = [f"{kind}{suffix}" for kind in vector.FIRST]
         shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))

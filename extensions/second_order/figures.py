@@ -15,7 +15,7 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
-from analysis.present.figures.curves import measured
+from analysis.present.figures.of_answers import measured
 
 INNER = "inner_batch_size"
 _COLUMNS = ["panel", "method", "batch_size", INNER, "x", "line", "steps", "low", "high"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.definitions import in_words
-from analysis.estimate.findings import Analysis
-from analysis.estimate.fit_table import TableTarget
-from analysis.estimate.result import Answer
-from analysis.estimate.result import scopes as side_by_side
 from analysis.figure_labels import PLAIN, FigureLabels
 from analysis.page_widths import DEFAULT, Venue
 from cbs.errors import ConfigError
@@ -39,9 +34,6 @@ TOGETHER = 6
 MOST_PANELS = 12
 """Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read."""
 
-CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
-"""Columns of the value and its interval, see :func:`about`."""
-
 FORMATS = (".pdf", ".png")
 """File formats in which every figure is written."""
 
@@ -57,6 +49,8 @@ class FigureKind:
             table if there is nothing to draw. For an analysis, a part is the answers of one sweep, workload and target.
         draw: function that draws a table on axes.
         panel: column that has the title of a row's panel; ``draw`` then receives one panel at a time.
+        frame: function that sets scales, limits and labels of a panel from the whole table before it is drawn, so that
+            all panels have the same axes.
         columns: largest number of panels side by side.
         whole: whether it is drawn once, from all answers of an analysis, where others are drawn from each of its parts.
         main: whether it is drawn where nobody asks for figures, too.
@@ -74,6 +68,7 @@ class FigureKind:
     draw: Callable[[Axes, pd.DataFrame], None]
     name: str = ""
     panel: str = ""
+    frame: Callable[[Axes, pd.DataFrame], None] | None = None
     columns: int = 3
     whole: bool = False
     main: bool = True
@@ -97,6 +92,8 @@ class FigureKind:
             titles = [str(part[by].iloc[0]) if by else "" for part in panels]
             titles = style.wrapped_apart(titles, style.size(axes[0])[0] + 0.1, 8, lines=3)
             for place, part, title in zip(axes, panels, titles, strict=True):
+                if self.frame:
+                    self.frame(place, table)
                 self.draw(place, _among_others(part, table) if apart else part)
                 if by and (labels.titles or len(panels) > 1):  # of several, a title says which is which
                     place.set_title(style.literal(title))
@@ -165,10 +162,8 @@ class Picture(NamedTuple):
 def figures_of(result: Any, *, every: bool = True) -> Iterator[Picture]:
     """Yield the figures that have something to draw: every one, or only the main ones."""
     list(FIGURES)  # imports all figures: their files register into which parts results are divided
-    for suffix, part in parts(result):
-        yield from pictures(type(result), part, suffix, every=every)
-    if isinstance(result, Analysis):
-        yield from pictures(Analysis, result.answers, whole=True, every=every)
+    for part in parts(result):
+        yield from pictures(type(result), part.drawn, part.suffix, whole=part.whole, every=every)
 
 
 def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False, every: bool = True) -> Iterator[Picture]:
@@ -180,16 +175,27 @@ def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False, ever
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 
 
+class Part(NamedTuple):
+    """What figures are drawn from: all of a result or a part, the suffix of their names, and whether figures that are
+    drawn only once are drawn from it, see :attr:`FigureKind.whole`."""
+
+    drawn: Any
+    suffix: str = ""
+    whole: bool = False
+
+
 @singledispatch
-def parts(result: Any) -> Iterable[tuple[str, Any]]:
-    """Return the parts of a result that figures are drawn from, each with a suffix for file names: the whole result,
-    unless its type registers otherwise."""
-    return [("", result)]
+def parts(result: Any) -> Iterable[Part]:
+    """Return the parts of a result that figures are drawn from: the whole result, unless its type registers
+    otherwise."""
+    return [Part(result)]
 
 
-@parts.register
-def _(result: Analysis) -> Iterable[tuple[str, Any]]:
-    return scopes(result.answers)
+@singledispatch
+def in_one(result: Any) -> Any:
+    """Return what a figure that shows all of a result is drawn from: the result, unless its type registers
+    otherwise."""
+    return result
 
 
 def save_figure(result: Any, path: Path | None, name: str = "steps") -> list[Path]:
@@ -206,7 +212,7 @@ def save_figure(result: Any, path: Path | None, name: str = "steps") -> list[Pat
     if path.suffix not in FORMATS:
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
     kind = FIGURES[name]
-    table = kind.compute(_in_one(result) if isinstance(result, Analysis) else result)
+    table = kind.compute(in_one(result))
     if not len(table):
         return []
     from analysis.present import style
@@ -216,64 +222,16 @@ def save_figure(result: Any, path: Path | None, name: str = "steps") -> list[Pat
     return [path]
 
 
-def _in_one(result: Analysis) -> list[Answer]:
-    """Return the answers, each with what distinguishes it from all others as the name of its optimizer."""
-    groups, optimizers, targets = (
-        len({of(answer) for answer in result.answers}) > 1
-        for of in (lambda a: a.group.workload, lambda a: a.group.optimizer, lambda a: str(a.target))
-    )
-    found = []
-    for answer in result.answers:
-        parts = [answer.group.workload] if groups and answer.group.workload else []
-        parts += [answer.group.optimizer] if optimizers or not parts else []
-        if targets:
-            parts.append(str(answer.target))
-            answer = replace(answer, target=TableTarget(metric="target", value=0.0, known=False))
-        found.append(replace(answer, group=replace(answer.group, optimizer=", ".join(parts))))
-    return found
-
-
-def scopes(answers: Sequence[Answer]) -> list[tuple[str, list[Answer]]]:
-    """Return the answers of every (sweep, workload, target), in order, each with a suffix that distinguishes its
-    files."""
-    return [
-        ("".join(f"-{in_file_name(part)}" for part in told if part), members) for told, members in side_by_side(answers)
-    ]
-
-
 def in_file_name(words: str) -> str:
     """Return ``words`` with only letters, digits and dots."""
     words = words.replace("<", "below").replace(">", "above")
     return re.sub(r"[^A-Za-z0-9.]+", "_", words).strip("_")
 
 
-def about(answer: Answer) -> dict[str, Any]:
-    """Return columns that say which optimizer a row belongs to, its units, and values shown beside its curve."""
-    critical = answer.critical_batch_size, *answer.interval
-    return {
-        "optimizer": answer.group.optimizer,
-        "definition": answer.critical.definition,
-        "definition_in_words": in_words(answer.critical.definition, answer.critical.options),
-        **dict(zip(CRITICAL, critical, strict=True)),
-        "confidence": answer.confidence,
-        "example_unit": answer.group.example_unit,
-        "tokens_per_example": answer.group.tokens_per_example,
-        "target": str(answer.target),
-    }
-
-
 def tidy(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     """Return a table with these columns first, then the other columns of the rows; NaN where a row has none."""
     table = pd.DataFrame(rows, columns=list(dict.fromkeys([*columns, *(name for row in rows for name in row)])))
     return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))
-
-
-def of_each(
-    rows: Callable[[Answer], Iterable[dict[str, Any]]], columns: Sequence[str]
-) -> Callable[[Sequence[Answer]], pd.DataFrame]:
-    """Return the function ``compute`` of a figure: the table of the ``rows`` of every answer, each with the columns of
-    :func:`about`."""
-    return lambda answers: tidy([row | about(answer) for answer in answers for row in rows(answer)], columns)
 
 
 def along(kind: str, **columns: Iterable[Any]) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def save_as(figure: Figure, path: Path) -> None:
     """
     with style():
         figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # "none" would keep a placeholder, for which every file is drawn twice
 
 
 class MarkStyle(NamedTuple):

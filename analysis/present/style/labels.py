@@ -83,7 +83,8 @@ def label_points(
         lines: points along lines that should stay visible, in data coordinates, shape ``[n, 2]``.
     """
     figure = cast(Figure, axes.figure)
-    figure.draw_without_rendering()
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
 
     def place(rows: Any) -> np.ndarray:
         return np.asarray(axes.transData.transform(np.asarray(rows, dtype=float).reshape(-1, 2))) * 72 / figure.dpi

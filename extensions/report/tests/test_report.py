@@ -25,7 +25,8 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
 from analysis.phrases import B_CRIT, number, with_interval
 from analysis.present.answers import definitions, doublings, points, summary
-from analysis.present.figures import pictures, scopes
+from analysis.present.figures import pictures
+from analysis.present.figures.of_answers import scoped
 from analysis.present.sentences import VERDICTS, if_hyperbola
 from analysis.present.style.scales import luminance
 from cbs.errors import ResultsError
@@ -273,7 +274,7 @@ def test_suggested_trials_are_there_with_their_command(document: Document, page:
 
 def test_the_data_behind_a_figure_is_its_whole_table(document: Document, page: Page) -> None:
     links = [attributes for attributes in document.all("a") if attributes.get("download")]
-    drawn = [pictures(Analysis, members, suffix) for suffix, members in scopes(page.answers)]
+    drawn = [pictures(Analysis, members, suffix) for members, suffix, _ in scoped(page.answers)]
     tables = {f"{picture.name}.csv": picture.table for found in drawn for picture in found}
     assert {link["download"] for link in links} == set(tables)
     for link in links:

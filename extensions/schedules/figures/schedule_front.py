@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
-from analysis.present.figures.curves import fitted
+from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import about, fitted
 from extensions.schedules.judge.answer import Schedules
 
 _RESOLUTION = 120

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -175,6 +176,35 @@ def test_plain_and_matched_have_lines_and_labels_of_their_own(tmp_path: Path) ->
     assert uncorrected.to_numpy() == pytest.approx(4.5**2, rel=0.3)
     assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
     assert solid.get_color() != dashed.get_color()
+    assert len(table.groupby(["optimizer", "batch_size"])) == 2  # one batch size each, so few lines
+    assert (adamw.get_xlim(), adamw.get_ylim()) == (sgd.get_xlim(), sgd.get_ylim())
+    for axes, names in ((adamw, ("simple", "matched")), (sgd, ("simple",))):
+        row = table[table["optimizer"] == axes.get_title()].iloc[0]
+        values = [part.get_segments()[0].tolist() for part in axes.collections if isinstance(part, LineCollection)]
+        bands = [part.get_datalim(axes.transData).get_points().tolist() for part in axes.collections]
+        assert len(values) == len(names)
+        for name, value in zip(names, values, strict=True):  # over the second half of training
+            assert value == [[0.5, row[name]], [1.0, row[name]]]
+            band = [[0.5, row[f"{name}_low"]], [1.0, row[f"{name}_high"]]]
+            assert any(np.allclose(box, band) for box in bands), name
+
+
+def test_learning_rates_have_the_range_of_their_seeds_on_the_same_axes(tmp_path: Path) -> None:
+    names = {"adamw": NOISY, "sgd": dataclasses.replace(NOISY, min_steps=60.0)}
+    sweep(tmp_path, names, batch_sizes=(8, 32), lrs=(1e-3, 2e-3, 4e-3), growth=1.5, seeds=2)
+    kind = FIGURES["learning_rate"]
+    answers = analyze(tmp_path, QUICK).answers
+    table = kind.compute(answers)
+    first, second = kind.figure(table).axes
+    assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
+    drawn = sorted((low, high) for bars in first.collections for ((_, low), (_, high)) in bars.get_segments())
+    own = table[(table["optimizer"] == "adamw") & table["steps"].notna()]
+    assert drawn == sorted(zip(own["low"], own["high"], strict=True))
+    best = own[own["best"]].set_index("batch_size")
+    for point in answers[0].points:
+        assert tuple(best.loc[point.batch_size, ["low", "high"]]) == pytest.approx(
+            (min(point.steps_per_seed), max(point.steps_per_seed))
+        )
 
 
 def test_names_that_differ_in_the_middle_alone_stay_apart_when_they_are_cut() -> None:

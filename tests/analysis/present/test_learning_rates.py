@@ -34,8 +34,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> LearningRates:
+def believed(folder: Path) -> LearningRates:
+    """The other batch sizes say where the best learning rate lies beside the edge, and the verdict believes them."""
     return learning_rates(folder, AnalysisConfig(resamples=100))
+
+
+@pytest.fixture(scope="module")
+def found(believed: LearningRates) -> LearningRates:
+    """The same where the verdict doubts the edge."""
+    entry, *others = believed.entries
+    points = tuple(dataclasses.replace(point, at_grid_edge=point.batch_size == 512) for point in entry.answer.points)
+    doubted = dataclasses.replace(entry, answer=dataclasses.replace(entry.answer, points=points))
+    return dataclasses.replace(believed, entries=(doubted, *others))
 
 
 def test_a_table_without_rows_is_no_gap(found: LearningRates) -> None:
@@ -104,6 +114,20 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
     assert missing["batch_sizes"].tolist() == [2, 512] * 2
     assert set(missing["protocol"]) == {"linear rule"}
     assert json.loads((tmp_path / "learning_rates.json").read_text())["learning_rates"][1]["optimizer"] == "muon"
+
+
+def test_an_edge_that_the_verdict_does_not_doubt_is_none_here_either(
+    believed: LearningRates, found: LearningRates
+) -> None:
+    sure, doubted = believed.entries[0], found.entries[0]
+    assert sure.law.optima[-1].edge
+    assert (sure.edges, doubted.edges) == (frozenset(), {512})
+    assert dataclasses.replace(sure, answer=dataclasses.replace(sure.answer, points=())).edges == {512}
+    for result, stars in ((believed, 0), (found, 1)):
+        told = present.presentation(result)
+        assert told.tables["best_learning_rates"].frame()["at_grid_edge"].sum() == stars
+        assert sum("*" in "".join(cell) for row in told.shown[0].cells() for cell in row) == stars
+        assert (FIGURES["best_learning_rate"].compute(result)["kind"] == "bound").sum() == stars
 
 
 def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: LearningRates) -> None:

@@ -13,7 +13,8 @@ from analysis.arrays import percentiles
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import along, figure, of_each
+from analysis.present.figures import along, figure
+from analysis.present.figures.of_answers import of_each
 
 _RESOLUTION = 60
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps_saved", "low", "high", "examples_added"]

@@ -25,7 +25,8 @@ from cbs.registry.values import is_number
 from cbs.trial.record import TrialStatus
 
 _COLUMNS = [
-    *("optimizer", "batch_size", "lr", "steps", "seeds_reached", "seeds", "steps_lower_bound", "at_most", "diverged"),
+    *("optimizer", "batch_size", "lr", "steps", "low", "high", "seeds_reached", "seeds", "steps_lower_bound"),
+    *("at_most", "diverged"),
 ]
 _TUNED = ["panel", "optimizer", "batch_size", "option", "lr", "value", "outcome", "best"]
 _OUTCOMES: dict[str, dict[str, Any]] = {
@@ -36,12 +37,13 @@ _OUTCOMES: dict[str, dict[str, Any]] = {
 }
 _STAR: dict[str, Any] = {"marker": "*", "markersize": 9, "color": "black", "markeredgecolor": "white"}
 _HOLLOW = {"markersize": 3, "markerfacecolor": "white"}
+_BOUND = {"markersize": 2.5, "markerfacecolor": "white", "markeredgewidth": 0.6}
 _BEST = {"markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5}
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "all seeds": ("o", {"markersize": 2.5}),
     "only some seeds reached it": ("o", _HOLLOW),
-    "more steps than this": ("^", _HOLLOW),
-    "fewer steps than this": ("v", _HOLLOW),
+    "more steps than this": ("^", _BOUND),
+    "fewer steps than this": ("v", _BOUND),
     "diverged": ("x", {"markersize": 4}),
     "best": ("*", _BEST),
     "best, at the edge of the grid": ("*", _BEST | {"markeredgecolor": style.ALERT, "markeredgewidth": 1.0}),
@@ -52,9 +54,9 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per optimizer, batch size and learning rate; none if no trial got far enough to draw.
 
-    ``steps`` is the geometric mean over the seeds that reached the target (``seeds_reached`` of ``seeds``), NaN if none
-    did; ``steps_lower_bound`` is then a lower bound of the steps; ``at_most`` says that all of them were past the
-    target when first evaluated; ``diverged`` is a number of seeds.
+    ``steps`` is the geometric mean over the seeds that reached the target (``seeds_reached`` of ``seeds``), ``low`` and
+    ``high`` their range, NaN if none did; ``steps_lower_bound`` is then a lower bound of the steps; ``at_most`` says
+    that all of them were past the target when first evaluated; ``diverged`` is a number of seeds.
     """
     rows, tuned = [], any(answer.group.tuned for answer in answers)
     for answer in answers:
@@ -73,11 +75,13 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def ended(study: Study, index: int) -> dict[str, Any]:
-    """Return how the trials of one row of a study ended: steps, seeds, a lower bound of the steps."""
+    """Return how the trials of one row of a study ended: steps with their range, seeds, a lower bound of the steps."""
     steps, bound, status = study.steps[index], study.bound[index], study.status[index]
     hits, bounds = steps[np.isfinite(steps)], bound[np.isfinite(bound)]
     return {
         "steps": float(np.exp(np.log(hits).mean())) if len(hits) else np.nan,
+        "low": float(hits.min()) if len(hits) else np.nan,
+        "high": float(hits.max()) if len(hits) else np.nan,
         "seeds_reached": len(hits),
         "seeds": int((status != "").sum()),
         "steps_lower_bound": float(bounds.max()) if len(bounds) and not len(hits) else np.nan,
@@ -102,31 +106,40 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in names]
 
 
+def frame(axes: Axes, table: pd.DataFrame) -> None:
+    """Set the axes from the learning rates and steps of all optimizers; what diverged stands at the top."""
+    steps = table[["low", "high"]].assign(bound=table["steps_lower_bound"])
+    label = f"steps to {style.words(table['target'].iloc[0])}"
+    style.log_axes(axes, table["lr"], steps, "learning rate", label, most=style.most_ticks(axes))
+
+
 @figure(
     "learning_rate",
     of=Analysis,
     main=False,
     compute=compute,
     panel="optimizer",
+    frame=frame,
     marks=marks,
     title="Steps against learning rate",
-    caption="Optimizer steps to {target} (geometric mean over the seeds that reached it) against the learning "
-    "rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; both "
-    "axes are logarithmic. A star is the best learning rate, with a red rim where it is the lowest or highest that was "
-    "tried. Open circles: only some seeds reached the target. Open triangles: none did in the steps that were run, so "
-    "the true value is higher; those that point down: all were past it when first evaluated. Crosses at the top: every "
-    "seed diverged.",
+    caption="Optimizer steps to {target} (geometric mean over the seeds that reached it, bars their range) against the "
+    "learning rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; "
+    "both axes are logarithmic. A star is the best learning rate, with a red rim where it is the lowest or highest "
+    "that was tried. Open circles: only some seeds reached the target. Small open triangles: none did in the steps "
+    "that were run, so the true value is higher; those that point down: all were past it when first evaluated. Crosses "
+    "at the top: every seed diverged.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw a mark for every learning rate that says how its seeds ended, see :data:`_MARKS`."""
+    """Draw a mark for every learning rate that says how its seeds ended, see :data:`_MARKS`, and label every batch size
+    at its highest learning rate."""
+    bottom, top = axes.get_ylim()
     table = table.assign(y=table["steps"].fillna(table["steps_lower_bound"]))
-    label = f"steps to {style.words(table['target'].iloc[0])}"
-    style.log_axes(axes, table["lr"], table["y"], "learning rate", label, most=style.most_ticks(axes))
-    table["y"] = table["y"].where(~_marked(table)["diverged"], axes.get_ylim()[1] ** 0.98 * axes.get_ylim()[0] ** 0.02)
+    table["y"] = table["y"].where(~_marked(table)["diverged"], top**0.98 * bottom**0.02)
     colours, ends = style.shades(table["batch_size"]), []
     for batch_size, part in table.sort_values("lr").groupby("batch_size"):
         colour, reached = colours[batch_size], part[part["steps"].notna()]
         axes.plot(reached["lr"], reached["steps"], color=colour, linewidth=1.0, zorder=2)
+        axes.vlines(reached["lr"], reached["low"], reached["high"], color=colour, linewidth=0.7, zorder=2)
         for place, (name, rows) in enumerate(_marked(part).items()):
             marker, look = _MARKS[name]
             axes.plot(part["lr"][rows], part["y"][rows], marker, **{"color": colour, "zorder": 3 + place} | look)

@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import CRITICAL, about, figure, tidy
+from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import CRITICAL, about
 
 _NOISE = ["noise_scale", "low", "high"]
 _CRITICAL = ["workload", "optimizer", "target", "parameters", "loss", *CRITICAL, *_NOISE]
@@ -27,8 +28,8 @@ def compute(answers: Sequence[Answer], columns: Sequence[str]) -> pd.DataFrame:
     """Return one row per optimizer, workload and target with a noise scale, with these columns first.
 
     ``noise_scale`` is the simple one with its interval ``low`` to ``high``, and the critical batch size has the columns
-    of :data:`analysis.present.figures.CRITICAL`, all in examples; ``parameters`` is the size of the model, ``loss`` the
-    value of the target.
+    of :data:`.of_answers.CRITICAL`, all in examples; ``parameters`` is the size of the model, ``loss`` the value of the
+    target.
     """
     rows = []
     for answer in answers:

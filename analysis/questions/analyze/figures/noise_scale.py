@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,36 +15,65 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import about
 
 _BOTH = ["simple_noise_scale", "matched_noise_scale"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return one row per optimizer, batch size and bin of progress to the target; none for optimizers without
-    measurements.
+    """Return one row per optimizer and bin of progress to the target, at the batch size with measurements that is
+    nearest to the critical one (the middle one if that is unknown); none for optimizers without measurements.
 
     ``progress`` is the fraction of the steps to target at the middle of the bin; ``simple_noise_scale`` and
     ``matched_noise_scale`` are ratios of mean moments in the bin, pooled over seeds, NaN if a mean is not positive.
+    ``simple``, ``simple_low`` and ``simple_high`` are the answer over the second half, with its interval, and so for
+    ``matched``.
     """
     rows = []
     for answer in answers:
-        for size, entry in answer.noise.items():
-            if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None):
-                both = (("simple", entry.plain), ("matched", entry.geometry))
-                own = {"batch_size": size, "matched_geometry": answer.matched_geometry}
-                own |= {f"{kind}_symbol": f"${of.symbol}$" for kind, of in both if of}
-                rows += [row | own | about(answer) for row in entry.trajectory.to_dict("records")]
+        size = _chosen(answer)
+        if size is None:
+            continue
+        entry, critical = answer.noise[size], about(answer)
+        own = critical | {"batch_size": size, "matched_geometry": answer.matched_geometry}
+        for name, of, summary in (
+            ("simple", entry.plain, entry.summary),
+            ("matched", entry.geometry, entry.matched),
+        ):
+            own |= dict(zip((name, f"{name}_low", f"{name}_high"), (summary.value, *summary.interval), strict=True))
+            own |= {f"{name}_symbol": f"${of.symbol}$"} if of else {}
+        rows += [own | row for row in entry.trajectory.to_dict("records")]
     return tidy(rows, ["optimizer", "batch_size", "progress", "examples", *_BOTH, "matched_geometry"])
 
 
+def _chosen(answer: Answer) -> int | None:
+    """Return the batch size whose noise scale is drawn; ``None`` if none was measured."""
+    sizes = sorted(
+        size for size, entry in answer.noise.items() if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None)
+    )
+    if not sizes or not answer.critical_batch_size:
+        return sizes[len(sizes) // 2] if sizes else None
+    return min(sizes, key=lambda size: abs(np.log(size / answer.critical_batch_size)))
+
+
+def frame(axes: Axes, table: pd.DataFrame) -> None:
+    """Set the axes from the noise scales and critical batch sizes of all optimizers."""
+    axes.set_xlim(0.0, 1.0)
+    known = table[[*_BOTH, "critical_batch_size"]].to_numpy(dtype=float).ravel()
+    ends = table[["simple_low", "simple_high", "matched_low", "matched_high", "critical_low", "critical_high"]]
+    style.log_scale(axes, "y", style.near(pd.Series(known).dropna(), ends, 2))
+    ticks = [0, 0.25, 0.5, 0.75, 1.0] if style.most_ticks(axes) > 3 else [0, 0.5, 1.0]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_ylabel(f"noise scale ({table['example_unit'].iloc[0]}s)")
+
+
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """Return the key entry of the line that has no label at its end."""
-    measured = table[table["simple_noise_scale"].notna()]
-    if not measured.groupby("optimizer")["batch_size"].nunique().gt(1).any():
-        return []
-    label = f"{measured['simple_symbol'].iloc[0]} at other batch sizes"
-    return [style.mark(label, linewidth=0.6, alpha=0.6)]
+    """Return key entries of what has no label of its own."""
+    return [
+        style.mark("along training", linewidth=0.8),
+        style.mark(f"answer, from the second half, [{style.percent(table)}]", linewidth=5, alpha=0.5),
+    ]
 
 
 @figure(
@@ -52,46 +82,42 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     main=False,
     compute=compute,
     panel="optimizer",
+    frame=frame,
     marks=marks,
     title="Noise scale along training",
     caption="Gradient noise scale in {example_unit}s (logarithmic) along the way to the target, as a share of the "
-    "steps to target, at the best learning rate. Solid: the simple noise scale at the batch size nearest to the "
-    "critical one; grey: at the other batch sizes; dashed: in the geometry of the optimizer, where it was "
-    "measured. Dotted with a band: critical batch size and its interval. A line breaks where an estimate is "
-    "not positive.",
+    "steps to target, at the best learning rate of the batch size nearest to the critical one. Solid: the simple noise "
+    "scale; dashed: in the geometry of the optimizer, where it was measured. The thick line is the answer, from the "
+    "second half of the steps, with its {percent} interval as a band. Dotted with a grey band: critical batch size and "
+    "its interval. A line breaks where an estimate is not positive.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw both noise scales at the batch size nearest B_crit (or the middle one), and the simple one at the others."""
-    plain, matched = style.looks(_BOTH).values()
-    lines = {"simple_noise_scale": plain}
-    if table["matched_geometry"].iloc[0] != PLAIN:
-        lines["matched_noise_scale"] = matched
-    measured = table[table[list(lines)].notna().any(axis=1)]
-    critical, low, high = (float(table[f"critical_{name}"].iloc[0]) for name in ("batch_size", "low", "high"))
-    sizes = np.sort(measured["batch_size"].unique())
-    chosen = sizes[np.abs(np.log(sizes / critical)).argmin()] if np.isfinite(critical) else sizes[len(sizes) // 2]
-    part = measured[measured["batch_size"] == chosen]
-    axes.set_xlim(0.0, 1.0)
-    style.log_scale(axes, "y", [*measured["simple_noise_scale"], *part[list(lines)].to_numpy().ravel(), critical])
+    """Draw both noise scales along training thinly, their answers over the second half with intervals, and B_crit."""
+    row = table.iloc[0]
     bottom, top = axes.get_ylim()
     ends: list[tuple[float, float, str, object]] = []
-    if np.isfinite(critical):
-        band = low if np.isfinite(low) else bottom, high if np.isfinite(high) else top
-        axes.axhspan(*band, color=style.GREY, alpha=0.2, linewidth=0, zorder=0)
-        axes.axhline(critical, color="black", linewidth=0.9, linestyle=":", zorder=1)
-        ends.append((1.0, critical, math_symbol(table["definition"].iloc[0]), "black"))
-    for batch_size, other in measured.groupby("batch_size"):
-        if batch_size != chosen:
-            axes.plot(other["progress"], other["simple_noise_scale"], color=style.GREY, linewidth=0.6, alpha=0.6)
-    for name, look in lines.items():
-        known = part[part[name].notna()]
+
+    def band(low: float, high: float, start: float, **look: Any) -> None:
+        if not np.isnan([low, high]).all():
+            inside = (bottom if np.isnan(low) else low, top if np.isnan(high) else high)
+            axes.fill_between([start, 1.0], *inside, linewidth=0, **look)
+
+    if np.isfinite(row["critical_batch_size"]):
+        band(row["critical_low"], row["critical_high"], 0.0, color=style.GREY, alpha=0.2, zorder=0)
+        axes.axhline(row["critical_batch_size"], color="black", linewidth=0.9, linestyle=":", zorder=1)
+        ends.append((1.0, row["critical_batch_size"], math_symbol(row["definition"]), "black"))
+    names = ["simple"] if row["matched_geometry"] == PLAIN else ["simple", "matched"]
+    for name, look in zip(names, style.looks(_BOTH).values(), strict=False):
+        known = table[table[f"{name}_noise_scale"].notna()]
         dot = "o" if len(known) == 1 else ""
-        axes.plot(part["progress"], part[name], color=look.colour, linestyle=look.dashes, marker=dot, zorder=3)
-        if len(known):
-            symbol = known[name.replace("noise_scale", "symbol")].iloc[-1]
-            ends.append((known["progress"].iloc[-1], known[name].iloc[-1], symbol, look.colour))
+        axes.plot(table["progress"], table[f"{name}_noise_scale"], color=look.colour, linestyle=look.dashes,
+                  linewidth=0.8, marker=dot, zorder=3)  # fmt: skip
+        band(row[f"{name}_low"], row[f"{name}_high"], 0.5, color=look.colour, alpha=0.25, zorder=2)
+        if np.isfinite(row[name]):
+            axes.hlines(row[name], 0.5, 1.0, color=look.colour, linewidth=2, zorder=4)
+            ends.append((1.0, row[name], row[f"{name}_symbol"], look.colour))
+        elif len(known):
+            last = known.iloc[-1]
+            ends.append((last["progress"], last[f"{name}_noise_scale"], row[f"{name}_symbol"], look.colour))
     style.label_ends(axes, ends)
-    ticks = [0, 0.25, 0.5, 0.75, 1.0] if style.most_ticks(axes) > 2 else [0, 0.5, 1.0]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlabel(f"share of the steps to target\nat batch size {chosen:g}")
-    axes.set_ylabel(f"noise scale ({table['example_unit'].iloc[0]}s)")
+    axes.set_xlabel(f"share of the steps to target\nat batch size {row['batch_size']:g}")

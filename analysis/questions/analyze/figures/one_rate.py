@@ -27,7 +27,8 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import share_in_percent
 from analysis.present import style
-from analysis.present.figures import along, figure, of_each
+from analysis.present.figures import along, figure
+from analysis.present.figures.of_answers import of_each
 
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "residual"]
 

@@ -19,8 +19,8 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import B_CRIT
 from analysis.present import style
-from analysis.present.figures import figure, of_each, tidy
-from analysis.present.figures.curves import fitted, measured
+from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import fitted, measured, of_each
 
 _RESOLUTION = 120
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "low", "high"]

@@ -18,8 +18,8 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import B_CRIT, with_interval
 from analysis.present import style
-from analysis.present.figures import CRITICAL, along, figure, of_each
-from analysis.present.figures.curves import fitted, measured
+from analysis.present.figures import along, figure
+from analysis.present.figures.of_answers import CRITICAL, fitted, measured, of_each
 
 _RESOLUTION = 100
 

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 
 from analysis.phrases import time_unit
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import about
 from analysis.questions.compare.answer import Comparisons
 
 _RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high", "measured"]

@@ -43,7 +43,8 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
     }
     for at in law.optima:
         ends = dict(zip(("low", "high"), at.interval, strict=True))
-        yield about | {"kind": "bound" if at.edge else "optimum", "batch_size": at.batch_size, "lr": at.lr} | ends
+        kind = "bound" if at.batch_size in entry.edges else "optimum"
+        yield about | {"kind": kind, "batch_size": at.batch_size, "lr": at.lr} | ends
     if law.trend is not Trend.UNKNOWN:
         sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
         lrs = np.exp(law.log_lrs(sizes))

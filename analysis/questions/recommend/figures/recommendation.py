@@ -20,7 +20,8 @@ from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import course
 from analysis.phrases import plural, time_unit
 from analysis.present import style
-from analysis.present.figures import about, along, figure, tidy
+from analysis.present.figures import along, figure, tidy
+from analysis.present.figures.of_answers import about
 from analysis.questions.recommend.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
 
