@@ -175,7 +175,7 @@ def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False, ever
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 
 
-class Part(NamedTuple):
+class FigurePart(NamedTuple):
     """What figures are drawn from: all of a result or a part, the suffix of their names, and whether figures that are
     drawn only once are drawn from it, see :attr:`FigureKind.whole`."""
 
@@ -185,10 +185,10 @@ class Part(NamedTuple):
 
 
 @singledispatch
-def parts(result: Any) -> Iterable[Part]:
+def parts(result: Any) -> Iterable[FigurePart]:
     """Return the parts of a result that figures are drawn from: the whole result, unless its type registers
     otherwise."""
-    return [Part(result)]
+    return [FigurePart(result)]
 
 
 @singledispatch

@@ -16,7 +16,7 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.fit_table import TableTarget
 from analysis.estimate.result import Answer, scopes
 from analysis.estimate.studies import Point
-from analysis.present.figures import Part, along, in_file_name, in_one, parts, tidy
+from analysis.present.figures import FigurePart, along, in_file_name, in_one, parts, tidy
 
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 """Columns of the value and its interval, see :func:`about`."""
@@ -25,17 +25,18 @@ _VISIBLE = 0.05
 """Difference in ln steps that is about the width of a line."""
 
 
-def scoped(answers: Sequence[Answer]) -> list[Part]:
+def scoped(answers: Sequence[Answer]) -> list[FigurePart]:
     """Return the answers of every (sweep, workload, target), in order, each with a suffix that distinguishes its
     files."""
     return [
-        Part(members, "".join(f"-{in_file_name(part)}" for part in told if part)) for told, members in scopes(answers)
+        FigurePart(members, "".join(f"-{in_file_name(part)}" for part in told if part))
+        for told, members in scopes(answers)
     ]
 
 
 @parts.register
-def _(result: Analysis) -> list[Part]:
-    return [*scoped(result.answers), Part(result.answers, whole=True)]
+def _(result: Analysis) -> list[FigurePart]:
+    return [*scoped(result.answers), FigurePart(result.answers, whole=True)]
 
 
 @in_one.register

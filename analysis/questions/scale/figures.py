@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from analysis.estimate.definitions import HEADLINE
 from analysis.phrases import with_interval
 from analysis.present import style
-from analysis.present.figures import Part, along, figure, in_file_name, parts, tidy
+from analysis.present.figures import FigurePart, along, figure, in_file_name, parts, tidy
 from analysis.questions.scale.answer import Scaling
 from analysis.questions.scale.fits import ScalingLaw, held
 from analysis.questions.scale.points import ScalingPoint
@@ -35,14 +35,14 @@ class Against:
 
 
 @parts.register(Scaling)
-def _(result: Scaling) -> Iterable[Part]:
+def _(result: Scaling) -> Iterable[FigurePart]:
     axes_held: dict[tuple[str, float | None], None] = dict.fromkeys(
         (law.axis, None) for law in result.laws if len(law.points) > 1
     )
     axes_held |= dict.fromkeys((law.axis, result.points[law.points[0]].held_data) for law in result.comparisons)
     for axis, data in axes_held:
         suffix = f"-{in_file_name(axis)}" + (f"-data_{data:g}" if data else "")
-        yield Part(Against(result, axis, data), suffix)
+        yield FigurePart(Against(result, axis, data), suffix)
 
 
 def compute(part: Against) -> pd.DataFrame:

@@ -67,7 +67,7 @@ def mccandlish_images(scale: str) -> PaperRecipe:
         deviations=("glyphs and LeNet in place of four data sets",) if tiny else
         ("targets are ours; residual networks of 32 and 50 layers with group norm for CIFAR-10 and ImageNet",),
         runs=tuple(runs),
-        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs},
+        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}} --figures default" for run in runs},
         expectations=(*expectations, curve),
         figure="pareto",
         minutes=6.0 if tiny else None,

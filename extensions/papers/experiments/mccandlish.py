@@ -100,7 +100,7 @@ def language_model(scale: str) -> PaperRecipe:
         if tiny
         else ("two layers of width 1024; those of the paper have 1024 and 512",),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"analyze": f"analyze {{text}} {flags}"},
+        analyses={"analyze": f"analyze {{text}} {flags} --figures default"},
         expectations=(
             Expectation(
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
@@ -193,7 +193,8 @@ def autoencoders(scale: str) -> PaperRecipe:
             *(["patches of a photo in place of SVHN"] if tiny else []),
         ),
         runs=tuple(runs),
-        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs} | {"both": "analyze {output}"},
+        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs}
+        | {"both": "analyze {output} --figures default"},
         expectations=tuple(
             Expectation(
                 claim=f"B_simple of the {name} is smaller than its critical batch size",

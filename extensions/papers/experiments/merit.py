@@ -222,7 +222,7 @@ def merit_logits(scale: str) -> PaperRecipe:
             ),
         ),
         runs=tuple(_run(name, size, budget, tiny) for name in RATES),
-        analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g}" for name in RATES}
+        analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g} --figures default" for name in RATES}
         | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE}
         | {"losses": f"budget {places}"},  # last, as its tables, one with all curvatures, overwrite others
         expectations=(

@@ -45,7 +45,7 @@ def wsd(scale: str) -> PaperRecipe:
             *(["bytes of a small text"] if tiny else ["GPT-2 small"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"fixed": f"analyze {{text}} {flags}"},
+        analyses={"fixed": f"analyze {{text}} {flags} --figures default"},
         expectations=(
             Expectation(
                 claim="the batch size of least data rises as the loss falls",

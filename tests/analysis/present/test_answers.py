@@ -377,9 +377,9 @@ def test_the_answer_fits_a_screen_and_everything_else_is_asked_for(measured: Ana
         assert title not in "\n".join(short)
 
 
-def test_a_notebook_shows_the_table_the_sentence_and_the_main_figures(measured: Analysis) -> None:
+def test_a_notebook_shows_the_table_the_sentence_and_the_main_figure(measured: Analysis) -> None:
     page = measured._repr_html_()
     for answer in measured.answers:
         assert with_interval(answer.critical_batch_size, answer.interval) in page
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 1
     assert all(escape(line) in page for line in judged(measured.answers, advice=True))

@@ -51,6 +51,7 @@ compute = of_each(rows, _COLUMNS)
 @figure(
     "pareto",
     of=Analysis,
+    main=False,
     compute=compute,
     apart=True,
     title="Data against steps",
