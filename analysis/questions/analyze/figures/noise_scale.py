@@ -52,9 +52,10 @@ def _chosen(answer: Answer) -> int | None:
     sizes = sorted(
         size for size, entry in answer.noise.items() if entry.trajectory.reindex(columns=_BOTH).notna().any(axis=None)
     )
-    if not sizes or not answer.critical_batch_size:
+    critical = answer.critical_batch_size
+    if not sizes or not critical:
         return sizes[len(sizes) // 2] if sizes else None
-    return min(sizes, key=lambda size: abs(np.log(size / answer.critical_batch_size)))
+    return min(sizes, key=lambda size: abs(np.log(size / critical)))
 
 
 def frame(axes: Axes, table: pd.DataFrame) -> None:
