@@ -209,6 +209,7 @@ FLAGS: dict[str, Flags] = {
             "sweeps.launching.policies.branch.Branch": lambda **_: Once(),
             "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
             "sweeps.external.asked.parent_at": lambda path: Parent(source=str(path), examples=0, digest="0" * 16),
+            "sweeps.running.prestart.PrestartedRay": lambda *_: nullcontext(),
             "os.cpu_count": 4,
             "cbs.compute.device.count": 1,
             "sweeps.running.access.check_listening": None,

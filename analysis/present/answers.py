@@ -237,9 +237,11 @@ def _remarks(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
-    """Return a column of the best tuned options, for rows of a point and an answer; no column if nothing was tuned."""
+    """Return a column of the best tuned options, for rows that begin with a point and end with an answer; no
+    column if nothing was tuned."""
 
-    def tuned(row: Any, answer: Answer) -> str:
+    def tuned(row: Any, *more: Any) -> str:
+        answer: Answer = more[-1]
         point_there = next(point for point in answer.points if point.batch_size == row.batch_size)
         return f"{point_there.tuned} (edge)" if point_there.at_axis_edge else point_there.tuned
 

@@ -59,7 +59,7 @@ def test_a_sweep_of_our_own_comes_back_the_same(tmp_path: Path) -> None:
     for one, other in zip(ours, theirs, strict=True):
         # a log says where a trial was stopped, not after which multiple of the best
         assert other.critical_batch_size == pytest.approx(one.critical_batch_size, rel=0.03)
-        assert other.interval == pytest.approx(one.interval, rel=0.05)
+        assert other.interval == pytest.approx(one.interval, rel=0.15)
         assert [point.steps_per_seed for point in other.points] == [point.steps_per_seed for point in one.points]
 
 
