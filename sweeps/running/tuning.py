@@ -5,10 +5,13 @@ Tune copies and pickles its hooks; they therefore hold only the number of their 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,10 @@ MOST_SILENCE = 300.0
 """Seconds without a message from any worker after which a private Ray is assumed to have none; each worker sends two a
 second, whatever its trial does. A cluster may first have to find a node."""
 
+PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
+"""Variable of Ray Tune: how many trials may wait for their actors. It is one by default, and every actor then waits for
+the imports of the one before it."""
+
 _runs: dict[int, Tuning] = {}
 _numbers = itertools.count()
 
@@ -37,13 +44,14 @@ class Tuning:
     """State of a search that runs on one Ray.
 
     Attributes:
+        workers: most trials that Tune may hold at a time; ``None`` for as many as it asks for.
         trials: trials that were handed to Tune and have not come back, by Tune's own id.
         silent: seconds since a worker was heard, counted in turns, because a clock also runs while this process is
             stopped.
     """
 
-    def __init__(self, run: SweepRun, resources: Resources) -> None:
-        self.run, self.workers = run, resources.workers
+    def __init__(self, run: SweepRun, resources: Resources, room: int | None = None) -> None:
+        self.run, self.workers = run, resources.workers or room
         self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
         self.trials: dict[str, TrialConfig] = {}
         self._looked = time.monotonic()
@@ -90,7 +98,9 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
     )
     bundles = [{"CPU": float(resources.cpus), "GPU": gpus}] * resources.nodes_per_trial
     scratch, number = temporary_folder(), next(_numbers)
-    _runs[number] = Tuning(run, resources)
+    # one that waits takes the place of the next that ends at once; a cluster may still grow
+    private, room = resources.address is None, run.search.workers
+    _runs[number] = Tuning(run, resources, room + 1 if private else None)
     try:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")),
@@ -104,7 +114,8 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        tuner.fit()
+        with _started_together(room if private else 1):
+            tuner.fit()
     except Exception as error:
         # Tune raises many types of error when Ray is gone; any other error is our own.
         check_room(error)
@@ -113,6 +124,19 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
     finally:
         del _runs[number]
         remove_folder(scratch)
+
+
+@contextlib.contextmanager
+def _started_together(count: int) -> Iterator[None]:
+    """Let so many actors start at a time, unless the user said how many."""
+    ours = PENDING not in os.environ
+    if ours:
+        os.environ[PENDING] = str(count)
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ[PENDING]
 
 
 class Queue(Searcher):  # type: ignore[misc]

@@ -451,3 +451,22 @@ def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster
         mine.check_home()
         assert bool(run.fatal) is fatal
         assert not fatal or "no worker of Ray was heard for 300 s; see " in run.fatal
+
+
+def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
+    monkeypatch.delenv(tuning.PENDING, raising=False)
+    with tuning._started_together(4):
+        assert os.environ[tuning.PENDING] == "4"
+    assert tuning.PENDING not in os.environ
+    monkeypatch.setenv(tuning.PENDING, "9")
+    with tuning._started_together(4):
+        assert os.environ[tuning.PENDING] == "9"
+    assert os.environ[tuning.PENDING] == "9"
+
+
+@pytest.mark.parametrize(("asked", "most"), [(None, 3), (1, 1)])
+def test_tune_holds_no_more_trials_than_run_and_one_that_waits(monkeypatch, asked, most):
+    run: Any = SimpleNamespace(over=False, next=lambda: (SimpleNamespace(to_dict=dict), None))
+    monkeypatch.setitem(tuning._runs, 7, tuning.Tuning(run, Resources(workers=asked), 3))
+    handed = [tuning.Queue(7).suggest(str(number)) for number in range(5)]
+    assert [each is not None for each in handed] == [True] * most + [False] * (5 - most)
