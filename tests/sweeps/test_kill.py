@@ -213,6 +213,7 @@ def test_temporary_files_that_fill_their_disk_end_the_sweep_in_one_line_and_cost
 def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undisturbed, tmp_path, run):
     process = start(tmp_path / "two")
     wait_for(lambda: stored(tmp_path / "two") >= 2, "no trial finished")
+    process.send_signal(signal.SIGSTOP)  # else it may be done before the second one looks
     theirs = tmp_path / "two" / "trials" / ".tmp-being-written"
     theirs.mkdir()
     code, _, err = run(*COMMAND, "-o", tmp_path / "two")
@@ -225,6 +226,7 @@ def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undis
     code, _, err = run("status", tmp_path / "two", "--clean", "leftovers")
     assert code == 2
     theirs.rmdir()
+    process.send_signal(signal.SIGCONT)
     process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
     assert reached(tmp_path / "two") == reached(undisturbed)
