@@ -97,8 +97,9 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
     several = np.bincount(seed).max(initial=1) > 1
     pairs = [(share, length) for share in SHARES for length in LENGTHS] if freedom and several else []
     shares, lengths = np.array([(0.0, 1.0), *pairs]).T
-    alike = [(seed[:, None] == seed) * matern(log_sizes[place], length) / 2 for length in lengths]
-    together = shares[:, None, None] * np.array(alike)
+    same = seed[:, None] == seed
+    alike = {length: same * matern(log_sizes[place], length) / 2 for length in {*lengths.tolist()}}
+    together = shares[:, None, None] * np.array([alike[length] for length in lengths.tolist()])
     correlation = together + (1 - shares)[:, None, None] * np.eye(len(cells))
     root = np.linalg.inv(np.linalg.cholesky(correlation))
     means = np.eye(count)[place]
