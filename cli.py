@@ -5,25 +5,42 @@ Sweeps know the analysis, not the other way round.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import signal
 import sys
+
+_STOPPED = 130
+"""Exit code after a signal."""
 
 
 def stop_at_once(*_: object) -> None:
     """What a signal does while modules are imported, where an exception may be lost."""
     line = f"cbs: stopped; to run it again: {shlex.join(['cbs', *sys.argv[1:]])}\n"
     os.write(2, line.encode(errors="backslashreplace"))
-    os._exit(130)
+    os._exit(_STOPPED)
 
 
+def leave_at_once() -> None:
+    """What is done last after a signal: threads that are still in C code would abort a Python that takes itself
+    apart."""
+    if _status == _STOPPED:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(_STOPPED)
+
+
+_status = 0
 PROGRAM = __name__ == "__main__" or os.path.basename(sys.argv[0]) == "cbs"
 if PROGRAM:
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:
             signal.signal(getattr(signal, name), stop_at_once)
+    atexit.register(leave_at_once)  # what is registered first runs last
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -307,7 +324,6 @@ def outcome() -> int:
     open_streams()
     speak_any_language()
     try:
-        interrupts.install()
         standing_somewhere()
         neighbours()
         _, others = intervals_first(sys.argv[1:])
@@ -322,26 +338,35 @@ def outcome() -> int:
         errors.print(f"cbs: {message} See '{path} --help'.", markup=False, soft_wrap=True)
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        status = 130
+        status = _STOPPED
     except Exception as error:
         if interrupts.interrupted():  # libraries make other errors of it
-            status = 130
+            status = _STOPPED
         elif isinstance(error, OSError) and cannot_be_told(error):
             errors.print(f"cbs: cannot write the answer to standard output: {reason(error)}", soft_wrap=True)
             return 2
         else:
             raise
-    if status == 130:  # typer's own answer to Ctrl-C, too
-        errors.print(f"cbs: stopped; to run it again: {command_line()}", markup=False, soft_wrap=True)
+    if status == _STOPPED:  # typer's own answer to Ctrl-C, too
+        tell_stopped()
     return status if isinstance(status, int) else 0
+
+
+def tell_stopped() -> None:
+    """Say how to run again what a signal has stopped."""
+    errors.print(f"cbs: stopped; to run it again: {command_line()}", markup=False, soft_wrap=True)
 
 
 def main() -> None:
     """Entry point."""
-    status = outcome()
-    for number in interrupts.NUMBERS if PROGRAM else ():
-        signal.signal(number, signal.SIG_IGN)  # while Python ends, too
-    sys.exit(status)
+    global _status
+    try:
+        with interrupts.signals_as_interrupt(ignored_after=PROGRAM):
+            _status = outcome()
+    except KeyboardInterrupt:  # in the last moment
+        _status = _STOPPED
+        tell_stopped()
+    sys.exit(_status)
 
 
 if __name__ == "__main__":

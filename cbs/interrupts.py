@@ -1,12 +1,14 @@
-"""Signals that end a command: treat all of them like Ctrl-C, and hold them back where they must not interrupt."""
+"""Signals that end a command: treat all of them like Ctrl-C, hold them back where they must not interrupt, and repeat
+those that would be lost."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -15,20 +17,57 @@ NUMBERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 GRACE_SECONDS = 15.0
 """Seconds after an interrupt in which further ones are ignored, because they would cut short what the first one has
 begun."""
+_SOON = 1e-2
+"""Seconds until an interrupt that is put off is tried again; a timer of 0 seconds would never fire."""
 
 _last = -math.inf
+_imports_before = 0
+"""Imports that were going on when :func:`signals_as_interrupt` began, as in a script that is itself imported."""
+_report: Callable[[Any], Any] = sys.unraisablehook
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``, as the handler of a signal, unless that was done just now."""
+    """Raise ``KeyboardInterrupt``, as the handler of a signal, unless that was done just now.
+
+    During an import it is put off: libraries that try what they can import would swallow it, or end the process.
+    """
     global _last
-    if time.monotonic() - _last >= GRACE_SECONDS:
-        _last = time.monotonic()
-        raise KeyboardInterrupt
+    if time.monotonic() - _last < GRACE_SECONDS:
+        return
+    imports, dropping = _traced(frame)
+    if imports > _imports_before or dropping:
+        signal.setitimer(signal.ITIMER_REAL, _SOON)
+        return
+    _last = time.monotonic()
+    raise KeyboardInterrupt
+
+
+def _again(number: int, frame: FrameType | None) -> None:
+    """The handler of SIGALRM: time is over once, and whatever was raised before may have been dropped."""
+    rearm()
+    interrupt(number, frame)
+
+
+def _once_more(dropped: sys.UnraisableHookArgs) -> None:
+    """Repeat an interrupt that came during a callback of the garbage collector, where Python drops exceptions."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _SOON)
+    else:
+        _report(dropped)
+
+
+def _traced(frame: FrameType | None) -> tuple[int, bool]:
+    """How many frames of imports are around a frame, and whether a dropped interrupt is just being noted there."""
+    imports, dropping = 0, False
+    while frame is not None:
+        imports += frame.f_code.co_filename.startswith("<frozen importlib")
+        dropping |= frame.f_code is _once_more.__code__
+        frame = frame.f_back
+    return imports, dropping
 
 
 def interrupted() -> bool:
-    """Return whether a signal has interrupted what runs since :func:`install`."""
+    """Return whether a signal has interrupted what runs since :func:`signals_as_interrupt` began."""
     return _last > -math.inf
 
 
@@ -38,29 +77,81 @@ def rearm() -> None:
     _last = -math.inf
 
 
-def install() -> dict[int, Any]:
-    """Make signals interrupt the main thread, unless they are ignored, as under ``nohup``; return what they did before.
-    Does nothing in another thread."""
-    global _last
-    before: dict[int, Any] = {}
-    for number in NUMBERS:
-        if signal.getsignal(number) not in (signal.SIG_IGN, interrupt):
-            with contextlib.suppress(ValueError):
-                before[number] = signal.signal(number, interrupt)
-    if before:
-        _last = -math.inf
-    return before
-
-
 @contextlib.contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """While the block runs, :func:`install` holds."""
-    before = install()
+def signals_as_interrupt(*, ignored_after: bool = False) -> Iterator[None]:
+    """While the block runs, signals interrupt the main thread, unless they are ignored, as under ``nohup``.
+
+    Does nothing in another thread.
+
+    Args:
+        ignored_after: whether they do nothing after the block, while the process ends.
+    """
+    global _imports_before, _report
+    before: dict[int, Any] = {}
+    for number, ours in {**dict.fromkeys(NUMBERS, interrupt), signal.SIGALRM: _again}.items():
+        ignored = number != signal.SIGALRM and signal.getsignal(number) is signal.SIG_IGN
+        if not ignored and signal.getsignal(number) is not ours:
+            with contextlib.suppress(ValueError):
+                before[number] = signal.signal(number, ours)
+    if not before:
+        yield
+        return
+    rearm()
+    _imports_before, _ = _traced(sys._getframe())
+    hook, sys.unraisablehook = sys.unraisablehook, _once_more
+    _report = _report if hook is _once_more else hook
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if ignored_after else handler)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None, began: float) -> Iterator[None]:
+    """While the block runs, interrupt the main thread like Ctrl-C a given time after the command began.
+
+    Running trials continue from their last checkpoint when the command is given again.
+
+    Args:
+        seconds: the limit, above 0; ``None`` for no limit.
+        began: start of the command on the clock of :func:`time.monotonic`, so that planning before the block counts
+            too.
+
+    Raises:
+        KeyboardInterrupt: in the block, once the time is over.
+    """
+    with signals_as_interrupt():
+        if seconds is not None:
+            signal.signal(signal.SIGALRM, _again)  # refused in another thread, which no signal interrupts
+            signal.setitimer(signal.ITIMER_REAL, max(began + seconds - time.monotonic(), _SOON))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Give back at the end of the block the signals that C code has taken over; in any thread.
+
+    Ray's C code would print a stack at SIGTERM and have the process killed by an alarm three seconds later.
+    """
+    import ctypes
+
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.restype = put.restype = ctypes.c_void_p
+    get.argtypes, put.argtypes = [ctypes.c_int], [ctypes.c_int, ctypes.c_void_p]
+    before = {number: get(number) for number in (*NUMBERS, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        if get(signal.SIGALRM) != before[signal.SIGALRM]:
+            signal.alarm(0)  # a signal came meanwhile
+        for number, handler in before.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:  # which the main thread says when it ends
+                put(number, handler)
 
 
 @contextlib.contextmanager

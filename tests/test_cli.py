@@ -770,6 +770,29 @@ import cli
     assert (done.returncode, done.stderr) == (130, "cbs: stopped; to run it again: cbs sweep -o 'a b'\n")
 
 
+def test_after_a_signal_the_process_leaves_before_python_takes_itself_apart():
+    """Threads that are then still in C code would abort it."""
+    code = """
+import atexit, signal, sys
+sys.argv = ["cbs", "sweep"]
+import cli
+
+class Module:
+    def __del__(self):
+        print("taken apart")
+
+cli.kept = Module()
+atexit.register(print, "cleaned up")
+cli.outcome = lambda: signal.raise_signal(signal.SIGTERM)
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+    assert done.stderr == "cbs: stopped; to run it again: cbs sweep\n"
+
+
 def test_an_error_that_a_library_makes_of_a_signal_is_none(monkeypatch, run):
     def imports(*_: object) -> None:
         interrupts.rearm()

@@ -159,7 +159,7 @@ FLAGS: dict[str, Flags] = {
             "os.cpu_count": 4,
             "cbs.compute.device.count": 1,
             "sweeps.running.access.check_listening": None,
-            "sweeps.running.time_limit.time_limit": nullcontext,
+            "cbs.interrupts.time_limit": nullcontext,
             "time.monotonic": 0.0,
         },
         base=["--seeds", "2"],

@@ -68,6 +68,24 @@ def owner(root: Path) -> Owner | None:
     return Owner(content if isinstance(content, dict) else {}, age)
 
 
+def check_free(root: Path) -> None:
+    """Check that no sweep is running in a folder, or in one right below it, as for several widths.
+
+    Raises:
+        ResultsError: naming its owner.
+    """
+    for folder in (root, *(path.parent for path in root.glob(f"*/{LOCK}"))):
+        there = owner(folder)
+        if there is not None and there.alive:
+            raise _taken(folder, there)
+
+
+def _taken(root: Path, there: Owner | None) -> ResultsError:
+    return ResultsError(
+        f"{root} belongs to a sweep that is running: {there}; wait for it, or choose another folder with --output"
+    )
+
+
 class Lock(Observer):
     """Holds a folder while the block runs.
 
@@ -106,10 +124,7 @@ class Lock(Observer):
             except FileNotFoundError:
                 continue
             remove(stale)
-        raise ResultsError(
-            f"{self._path.parent} belongs to a sweep that is running: {there}; wait for it, or choose another folder "
-            "with --output"
-        )
+        raise _taken(self._path.parent, there)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.release()

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cbs.interrupts import time_limit
 from cbs.trial.config import COMMAND
+from sweeps.folder.lock import check_free
 from sweeps.launching import launch
 from sweeps.launching.policies import Policy
 from sweeps.launching.policies.base import SweepReport, Underway
@@ -20,7 +22,6 @@ from sweeps.running.child import Child
 from sweeps.running.patience import patience, timed_apart
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources
-from sweeps.running.time_limit import time_limit
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.search.warm_start import started
@@ -112,6 +113,7 @@ def prepare(
     resources: Resources,
     timer: Child | None = None,
     give_up: Callable[[], float] = lambda: math.inf,
+    dry_run: bool = False,
     note: Callable[[str], None] = lambda line: None,
 ) -> PlannedSweep:
     """Resolve a sweep, and time a few of its steps.
@@ -126,14 +128,17 @@ def prepare(
         resources: see :func:`run_sweep`.
         timer: child process to time steps in; it is closed.
         give_up: returns the seconds after which the timing is given up; called when it begins.
+        dry_run: whether nothing will be run, so that another sweep may be running in the folder.
         note: see :func:`run_sweep`.
 
     Raises:
-        CbsError: as :func:`sweeps.launching.launch.resolve`.
+        CbsError: as :func:`sweeps.launching.launch.resolve`, and if another sweep is running in the folder.
     """
     with calling_theirs():
         resolved = launch.resolve(sweep, target)
         folder = output if output is not None else launch.output_folder(resolved, recipe, RESULTS)
+        if not dry_run:
+            check_free(folder)
         resolved = started(resolved, folder, source, note)
         if not timed(sweep, policy, resources):
             return PlannedSweep(resolved, folder, None)

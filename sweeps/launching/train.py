@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from analysis.consoles import errors
+from cbs import interrupts
 from cbs.compute import device
 from cbs.errors import Unfinished
 from cbs.registry.commands import command_line
@@ -24,7 +25,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import loop
 from sweeps.launching.policies import Policy
 from sweeps.outlook.progress import Progress
-from sweeps.running import access, prestart, time_limit
+from sweeps.running import access, prestart
 from sweeps.running.child import Child
 from sweeps.running.resources import Resources
 from sweeps.search.limits import Limits
@@ -79,7 +80,7 @@ def train(
     policy.check(sweep, limits=limits, source=source)
     for line in told_first(sweep, resources.cpus):
         note(line)
-    limit = time_limit.time_limit(parse_duration(stop_after, "--stop-after") if stop_after else None, began)
+    limit = interrupts.time_limit(parse_duration(stop_after, "--stop-after") if stop_after else None, began)
     trackers = list(dict.fromkeys(shown["log"] or ()))
     for name in trackers:
         TRACKERS[name]
@@ -96,7 +97,7 @@ def train(
     with errors.status("loading the data and timing a few steps"):
         plan = loop.prepare(
             sweep, recipe, policy, target=target, output=output, source=source, resources=resources, timer=timer,
-            give_up=give_up, note=note,
+            give_up=give_up, dry_run=dry_run, note=note,
         )  # fmt: skip
     workers, again = resources.parallel(0 if plan.sweep.trial.device == "cpu" else device.count()), command_line()
     if dry_run:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError, Unfinished, reason
-from cbs.interrupts import interrupted, signals_as_interrupt, uninterrupted
+from cbs.interrupts import handlers_kept, interrupted, signals_as_interrupt, uninterrupted
 from sweeps.running.access import check_guarded, token_of
 from sweeps.running.resources import Resources
 from sweeps.running.scratch import (
@@ -251,6 +251,7 @@ def _start(options: dict[str, Any]) -> None:
         with (
             watched(died(), lambda: print(words, file=sys.stderr, flush=True)) if private else contextlib.nullcontext(),
             c_without_errors(),
+            handlers_kept(),
         ):
             ray.init(**options)
     except Exception as error:  # Ray raises many types of error when it cannot start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
 import json
 import math
@@ -293,6 +294,17 @@ def test_an_interrupt_while_ray_starts_waits_for_nothing_and_leaves_no_process(m
         stopped()
     assert starting[0].returncode == -signal.SIGKILL
     assert not Path(starting[0].args[-1]).exists()
+
+
+def test_ray_takes_no_signal_over(monkeypatch):
+    """Its C code would print a stack at SIGTERM, above the one line."""
+    core = ctypes.pythonapi
+    core.PyOS_getsig.restype = ctypes.c_void_p
+    monkeypatch.setattr(ray, "init", lambda **_: core.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(1)))
+    with signals_as_interrupt():
+        ours = core.PyOS_getsig(signal.SIGTERM)
+        cluster._start({"address": "local"})
+        assert core.PyOS_getsig(signal.SIGTERM) == ours
 
 
 @pytest.fixture

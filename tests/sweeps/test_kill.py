@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -282,23 +283,33 @@ SENT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(12))
 def test_an_interrupt_at_any_moment_is_one_line_and_leaves_nothing(tmp_path, moment):
-    """From the first import on, through the start of Ray; every other one comes twice."""
-    chance = random.Random(moment)
+    """From the first import on, through the start of Ray and the first trials; every other one comes twice."""
+    chance, mark = random.Random(moment), f"CBS_TEST_MARK={tmp_path}"
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(tmp_path / "sweep")], cwd=ROOT,
-        stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        stderr=subprocess.PIPE, text=True, env=os.environ | dict([mark.split("=", 1)]),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     wait_for(lambda: "cli.py" in Path(f"/proc/{process.pid}/cmdline").read_text(), "it does not start")
-    time.sleep(0.15 + 7.0 * (moment + chance.random()) / 12)
+    time.sleep(0.15 + 10.0 * (moment + chance.random()) / 12)
     for _ in range(1 + moment % 2):
         process.send_signal(SENT[moment // 2 % len(SENT)])
         time.sleep(chance.random() / 2)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert re.fullmatch(r"cbs: stopped; .*: cbs sweep .*\n", err), err
-    time.sleep(1.0)
-    assert not processes_of(process.pid)
+    assert re.fullmatch(r"(\d+ trials? done, .*\n)*cbs: stopped; .*: cbs sweep .*\n", err), err
+    wait_for(lambda: not surrounded_by(mark), "processes stay behind")
     assert not list(Path(tempfile.gettempdir()).glob(f"cbs-ray-{process.pid}-*"))
+
+
+def surrounded_by(variable: str) -> list[int]:
+    """Processes that have inherited an environment variable."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 KILLS = {"driver": 4, "worker": 4, "trial": 4, "raylet": 3, "bounds": 5}

@@ -15,11 +15,13 @@ import pytest
 
 from cbs.errors import ResultsError
 from cbs.trial.store import Store
-from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, described, owner
-from sweeps.launching import launch
+from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, check_free, described, owner
+from sweeps.launching import launch, loop
+from sweeps.outlook.cost import Cost
 from sweeps.running import dispatch, tuning
 from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
+from tests.sweeps.alone import children_here
 from tests.sweeps.simulation import small_sweep
 
 
@@ -47,6 +49,23 @@ def test_a_second_sweep_is_refused_and_the_owner_named(store):
         assert found.content["progress"] == {"done": 1}
     assert owner(store.root) is None
     assert not list(store.root.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("below", [".", "width-16"])
+def test_a_folder_in_use_is_refused_before_any_step_is_timed_but_may_be_looked_at(store, below, monkeypatch, run):
+    timings: list[object] = []
+    monkeypatch.setattr(loop, "timed_apart", lambda *asked: timings.append(asked) or Cost())
+    inner = Store(store.root / below)
+    inner.prepare()
+    asked = ["sweep", "--workload", "noisy_quadratic", "--optim", "sgd", "--batch-sizes", "4..8", "-o", store.root]
+    children_here(monkeypatch)
+    with Lock(inner, "cbs sweep --optim merit"):
+        code, _, err = run(*asked)
+        assert (code, timings) == (2, [])
+        assert f"process {os.getpid()} on " in err
+        code, _, err = run(*asked, "--dry-run")
+        assert (code, len(timings)) == (0, 1), err
+    check_free(store.root)
 
 
 def test_a_folder_is_free_again_after_an_error(store):

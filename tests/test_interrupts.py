@@ -1,7 +1,9 @@
-"""The time limit of a sweep."""
+"""Signals and the time limit of a sweep: none is lost, whatever runs."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import signal
 import sys
 import threading
@@ -11,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cbs.interrupts import uninterrupted
+from cbs.interrupts import handlers_kept, signals_as_interrupt, time_limit, uninterrupted
 from sweeps.launching import launch
-from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep
 
 
@@ -85,13 +86,62 @@ def test_an_interrupt_that_comes_while_a_dropped_one_is_noted_is_not_lost(monkey
     slow, started = signal.setitimer, time.monotonic()
 
     def slowly(*args: float) -> object:
-        busy = sys._getframe(1).f_code.co_name == "once_more"
+        busy = sys._getframe(1).f_code.co_name == "_once_more"
         return slow(*args), time.sleep(0.2 * busy)  # as on a machine with other work
 
     monkeypatch.setattr(signal, "setitimer", slowly)
     with pytest.raises(KeyboardInterrupt), time_limit(None, 0.0):
         time.sleep(30.0 * isinstance(_Slow(lambda: signal.raise_signal(signal.SIGINT)), _Slow))
     assert time.monotonic() - started < 15.0
+
+
+TRIES = """
+import signal, time
+
+try:
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.2)
+except BaseException:  # as libraries that try what there is
+    pass
+DONE = True
+"""
+
+
+def test_an_interrupt_during_an_import_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_that_tries.py").write_text(TRIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt():
+        time.sleep(30.0 * importlib.import_module("module_that_tries").DONE)
+    assert sys.modules["module_that_tries"].DONE
+    assert time.monotonic() - started < 15.0
+
+
+def test_a_script_that_is_itself_imported_is_interrupted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "    signal.raise_signal(signal.SIGTERM)\n    time.sleep(30.0)\n"
+    start = "import signal, time\nfrom cbs.interrupts import signals_as_interrupt\n\nwith signals_as_interrupt():\n"
+    (tmp_path / "script_that_is_imported.py").write_text(start + lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("script_that_is_imported")
+    assert time.monotonic() - started < 15.0
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["runs", "ends"])
+def test_a_signal_that_c_code_takes_over_is_given_back(ends: bool) -> None:
+    """Unless the main thread has said meanwhile that it is to be ignored."""
+    core, ignored = ctypes.pythonapi, ctypes.c_void_p(1)
+    core.PyOS_getsig.restype = ctypes.c_void_p
+    with signals_as_interrupt():
+        ours = core.PyOS_getsig(signal.SIGTERM)
+        with handlers_kept():
+            if ends:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            core.PyOS_setsig(signal.SIGTERM, ignored)
+        assert core.PyOS_getsig(signal.SIGTERM) == (1 if ends else ours)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
