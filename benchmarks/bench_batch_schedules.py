@@ -3,7 +3,7 @@ r"""How near each batch schedule comes to the best one there is, on the noisy qu
 Everything is in closed form: the loss under a schedule, what a rule that looks at the run sees (the true noise scale),
 and the best batch sizes at the learning rates that the rule had, which no other batch sizes beat. Every rule runs at
 the best of a grid of learning rates, by the product of steps and examples. Run it as
-``python benchmarks/bench_batch_schedules.py``; the table of ``docs/evidence.md`` is its output.
+``python benchmarks/bench_batch_schedules.py``; the table of ``benchmarks/tables.md`` is its output.
 
 At given learning rates :math:`\eta_t`, t = 1 ... T, the noise of step t enters the loss at the end as
 :math:`\eta_t^2 K_t / b_t` with

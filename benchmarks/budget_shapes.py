@@ -3,7 +3,7 @@
 Nine batch sizes from 4 to 1024 at one learning rate. The loss of a run is the function plus normal noise of 0.01, part
 of which a seed does to all batch sizes. Losses are smooth, or flat up to some size and then rise at once: between two
 sizes, so that where they pass the margin is not seen. ``python -m benchmarks.budget_shapes`` prints a table of
-docs/evidence.md.
+benchmarks/tables.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The expected loss after E examples at every batch size and learning rate is that of the noisy quadratic in closed form
 (:mod:`extensions.theory.noisy_quadratic`); a trial is that plus normal noise, part of which the learning
-rates of a seed share. ``python -m benchmarks.budget_truth`` prints the table of docs/evidence.md.
+rates of a seed share. ``python -m benchmarks.budget_truth`` prints the table of benchmarks/tables.md.
 """
 
 from __future__ import annotations

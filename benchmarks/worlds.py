@@ -3,7 +3,7 @@ exact; and what an analysis of them says against that truth.
 
     python -m benchmarks.worlds [--sweeps 200] [--first 0] [--world NAME] [--smooth] [--shared] [--jobs 2]
 
-prints the table of curves of ``docs/evidence.md``.
+prints the table of curves of ``benchmarks/tables.md``.
 
 The critical batch size is where the product of steps and examples, ``B S(B)^2``, is least. A sweep draws where its
 curve lies between the batch sizes and how the best learning rate drifts with the batch size; its learning rates are a

@@ -1,4 +1,4 @@
-"""Builds the site of the documentation from the pages, the README of results, and what the program says of itself.
+"""Builds the site of the documentation from the pages, those beside what they are about, and what the program says of itself.
 
 Run from the root of the repository: ``python docs/site/build.py [FOLDER]``. It stops at a link that leads nowhere.
 """
@@ -16,6 +16,12 @@ from cbs.registry.commands import command_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "docs" / "site" / "zensical.toml"
+ELSEWHERE = {
+    "results-folder.md": "results/README.md",
+    "atlas.md": "extensions/papers/atlas/README.md",
+    "tables.md": "benchmarks/tables.md",
+}
+"""Pages of the site that lie beside what they are about."""
 WIDTH = 100
 """Characters of a line of the program's output."""
 
@@ -41,10 +47,11 @@ def pages(draft: Path) -> None:
     """Everything that the site is built from, as files in ``draft/docs``."""
     sources = draft / "docs"
     shutil.copytree(ROOT / "docs", sources, ignore=shutil.ignore_patterns("site", "*.pyc", "__pycache__"))
-    results = (ROOT / "results" / "README.md").read_text()
-    (sources / "results-folder.md").write_text(results.replace("](../docs/", "]("))
-    for page in sources.glob("*.md"):
-        page.write_text(page.read_text().replace("](../results/README.md", "](results-folder.md"))
+    for name, path in ELSEWHERE.items():
+        text = (ROOT / path).read_text()
+        (sources / name).write_text(re.sub(r"\]\((\.\./)+docs/", "](", text))
+        for page in sources.glob("*.md"):
+            page.write_text(page.read_text().replace(f"](../{path}", f"]({name}"))
     settings = sources / "settings.md"
     settings.write_text(
         f"{settings.read_text()}\n## All keys\n\nThe defaults are those of the recipe `default`. "

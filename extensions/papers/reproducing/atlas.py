@@ -19,9 +19,9 @@ from extensions.papers.reproducing.telling import told
 HEAD = """# Atlas: what of the literature was found again
 
 Which published statements hold here? Each was written into its recipe before the recipe was first run. Tables have
-those with an answer: the published value, ours with a 95 % interval, and the [verdict](papers.md#verdicts). The numbers
-of those that cannot be told are in `extensions/papers/atlas/`, from which `cbs recipes atlas` makes this page. Seconds
-are of one core.
+those with an answer: the published value, ours with a 95 % interval, and the
+[verdict](../../../docs/papers.md#verdicts). The numbers of those that cannot be told are in the files beside this page,
+from which `cbs recipes atlas` makes it. Seconds are of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
