@@ -1,4 +1,4 @@
-"""Builds the site of the documentation from the pages, those beside what they are about, and what the program says of itself.
+"""Builds the site of the documentation from the pages, here and elsewhere, and what the program says of itself.
 
 Run from the root of the repository: ``python docs/site/build.py [FOLDER]``. It stops at a link that leads nowhere.
 """

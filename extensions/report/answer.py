@@ -46,7 +46,7 @@ LINES = 120
 REFRESH = 30
 """Seconds between two versions of the page of a running sweep."""
 
-_BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
+_BREAKS = re.compile(r"\(?[^,_(=/]+[,_=/]*|[,_(=/]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,5 +241,5 @@ def _papers(text: str) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """Return ``text`` with permitted line breaks after commas, underscores, brackets, equals signs and slashes."""
+    """Return ``text`` with permitted line breaks before brackets and after commas, underscores, equals and slashes."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))

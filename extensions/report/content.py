@@ -108,7 +108,8 @@ def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]
         "folder": folder,
         "protocol": _settings(protocol),
         "axes": _settings(manifest.get("axes") or {}),
-        "runs": [_run(entry) for entry in manifest.get("runs") or ()],
+        "runs": (runs := [_run(entry) for entry in manifest.get("runs") or ()]),
+        "commands": _commands(runs),
     }
 
 
@@ -117,6 +118,19 @@ def latest(runs: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     last = max(runs, key=lambda run: run["started"], default={})
     shown = (("Software", "software"), ("Machine", "hardware"), ("Commit", "git"))
     return [(name, re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", last[key])) for name, key in shown if last.get(key)]
+
+
+def _commands(runs: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the runs of a sweep, those that differ in their start alone as one."""
+    alike: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for run in runs:
+        alike.setdefault(tuple(text for name, text in run.items() if name != "started"), []).append(run)
+    return [
+        first | {"started": f"{first['started']}, and {len(others)} more until {others[-1]['started']}"}
+        if others
+        else first
+        for first, *others in alike.values()
+    ]
 
 
 def _run(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,9 @@ def command(
     tables: Annotated[Path, typer.Argument(help="Folder of verdicts, which cbs reproduce --record writes.")] = Path(
         "extensions/papers/atlas"
     ),
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("extensions/papers/atlas/README.md"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
+        "extensions/papers/atlas/README.md"
+    ),
 ) -> None:
     """Write a page of every statement: published value, our value, verdict.
 
