@@ -475,3 +475,11 @@ def test_it_is_seen(chromium, page: Page, tmp_path: Path) -> None:
     assert 0.01 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
     assert (pixels[:, :8] > 0.95).all()
     assert (pixels[:, -8:] > 0.95).all()
+
+
+def test_runs_that_differ_in_their_start_alone_are_one() -> None:
+    manifest = {
+        "runs": [{"command": command, "started": start} for command, start in zip("aabab", "12345", strict=True)]
+    }
+    shown = [(run["command"], run["started"]) for run in content.sweep("s", "s", manifest)["commands"]]
+    assert shown == [("a", "1, and 2 more until 4"), ("b", "3, and 1 more until 5")]
