@@ -33,6 +33,7 @@ from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoiseStream
 from sweeps.spec.cell import Cell
 from tests.references.noisy_quadratic import expected_losses
+from tests.sweeps.alone import swept
 
 SMALL = {
     name: dataclasses.replace(case, dimension=40, batch_sizes=sizes, budget=(300, 6000))
@@ -370,7 +371,7 @@ def test_a_replicate_through_ray_has_the_same_records(tmp_path: Path) -> None:
     case, truth = CASES["preconditioned"], known(CASES["preconditioned"])
     (sweep,) = (launch.resolve(each) for each in sweeps_of(case, "default", truth, 0))
     sweep = sweep.replace(batch_sizes=(512, 2048))
-    launch.sweep(sweep, tmp_path / "ray", resources=Resources(workers=1))
+    swept(sweep, tmp_path / "ray", resources=Resources(workers=1))
     here = Store(tmp_path / "here")
     here.prepare()
     train(sweep, here, shared_workload(case))

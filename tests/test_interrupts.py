@@ -15,6 +15,7 @@ import pytest
 
 from cbs.interrupts import handlers_kept, signals_as_interrupt, time_limit, uninterrupted
 from sweeps.launching import launch
+from tests.sweeps.alone import swept
 from tests.sweeps.simulation import small_sweep
 
 
@@ -167,4 +168,4 @@ def test_a_sweep_that_runs_out_of_time_says_how_to_go_on(tmp_path: Path, monkeyp
         pytest.raises(launch.Interrupted, match="to continue: cbs sweep --stop-after 1h"),
         time_limit(3600.0, time.monotonic()),
     ):
-        launch.sweep(small_sweep(), tmp_path, command="cbs sweep --stop-after 1h")
+        swept(small_sweep(), tmp_path, command="cbs sweep --stop-after 1h")

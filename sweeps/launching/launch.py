@@ -1,11 +1,11 @@
-"""``cbs sweep`` as a function: run the trials of a sweep that are missing, and store them."""
+"""A sweep from what was asked for to what is stored: its target and parts, its trials that are missing, its end."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,8 +36,6 @@ from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.patience import UNTIMED_SECONDS
-from sweeps.running.prestart import PrestartedRay
-from sweeps.running.resources import Resources
 from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -153,27 +151,23 @@ def sweep(
     sweep: Sweep,
     output: Path,
     *,
-    resources: Resources | None = None,
+    patience: float = UNTIMED_SECONDS,
     progress: Progress | None = None,
     command: str = "",
-    patience: float = UNTIMED_SECONDS,
     limits: Limits | None = None,
     trackers: Sequence[str] = (),
-    ahead: PrestartedRay | None = None,
-) -> Search:
-    """Run every trial of a sweep that ``output`` does not yet contain.
+) -> Generator[SweepRun, None, Search]:
+    """Prepare a sweep, yield it if ``output`` does not contain every trial, and store what is left to store.
 
     Args:
         sweep: the sweep, with its target resolved (see :func:`resolve`).
         output: folder of the sweep; on a cluster it must be visible to every node under the same path.
-        resources: where to run; ``None`` for all cores of this machine.
+        patience: seconds without a step or an evaluation after which a trial is stopped; see
+            :mod:`sweeps.running.patience`.
         progress: displays what happens; ``None`` for no output.
         command: the command line, which is stored.
-        patience: seconds without a step or an evaluation after which a trial is stopped, unless ``resources`` sets a
-            timeout; see :mod:`sweeps.running.patience`.
         limits: limits after which no trial starts any more; stored trials count towards them.
         trackers: names in :data:`sweeps.trackers.TRACKERS`; stored and finished trials are written to these.
-        ahead: the Ray of ``resources``, if it is already being started.
 
     Returns:
         The search with every result; if a limit was reached, it is not done.
@@ -185,7 +179,7 @@ def sweep(
         Unfinished: if Ray dies and cannot be started again.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
-    resources, progress, store = resources or Resources(), progress or Progress.silent(), Store(output)
+    progress, store = progress or Progress.silent(), Store(output)
     with _telling_how_to_go_on(output, command):
         store.create()
         with Lock(store, command, progress.standing) as lock, Tracking(trackers, store, progress.note) as tracking:
@@ -197,10 +191,14 @@ def sweep(
                 lock.release()
 
             observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
-            run = SweepRun(search, store, resources.trial_timeout or patience, observers, last_words)
+            run = SweepRun(search, store, patience, observers, last_words)
             run.find(there)
             with _continuing(output, command):
-                _run(run, resources, ahead)
+                if not run.over:
+                    yield from _under_way(run)
+                run.settle()
+                if run.fatal is not None:
+                    raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
     return run.search
 
 
@@ -221,27 +219,24 @@ def _stored(store: Store, sweep: Sweep, command: str, note: Callable[[str], None
     return search, there
 
 
-def _run(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
-    """Run what is missing, and write why every trial was run."""
+def _under_way(run: SweepRun) -> Iterator[SweepRun]:
+    """Yield a sweep to whoever runs it, and write why every trial was run."""
     folder = run.store.root
 
     def record() -> None:
         if (folder / MANIFEST).exists():  # otherwise the folder was removed meanwhile
             write_reasons(reasons(run.search), folder)
 
-    if not run.over:
-        from sweeps.running.dispatch import run_search
-
-        try:
-            run_search(run, resources, ahead)
-        except BaseException:
-            with contextlib.suppress(ResultsError):  # the other error is the one to tell
-                record()
-            raise
-        record()
-    run.settle()
-    if run.fatal is not None:
-        raise ResultsError(run.fatal) if run.again else ConfigError(run.fatal)
+    try:
+        run.begin()
+        yield run
+    except BaseException:
+        with contextlib.suppress(ResultsError):  # the other error is the one to tell
+            record()
+        raise
+    finally:
+        run.end()
+    record()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sweeps.running.child import Child
 from sweeps.running.patience import patience, timed_apart
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources
+from sweeps.running.run import Runs, SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.search.warm_start import started
@@ -175,24 +176,28 @@ def carry_out(
         ahead: the Ray of ``resources``, if it is already being started; one Ray serves all sweeps of the plan.
         note: called with each line of information for the user if there is no ``progress``.
     """
-    silence = patience(plan.sweep, plan.cost)
+    silence = resources.trial_timeout or patience(plan.sweep, plan.cost)
 
-    def run(sweep: Sweep, folder: Path) -> Search:
+    def run(sweep: Sweep, folder: Path) -> Generator[SweepRun, None, Search]:
         return launch.sweep(
             sweep,
             folder,
-            resources=resources,
+            patience=silence,
             progress=progress,
             command=command,
-            patience=silence,
             limits=limits,
             trackers=trackers,
-            ahead=ahead,
         )
 
+    told = note if progress is None else progress.note
     with contextlib.ExitStack() as context:
         ahead = ahead or context.enter_context(PrestartedRay())
-        return follow(policy, plan.sweep, plan.folder, run, limits, note if progress is None else progress.note)
+        runs = Runs(_following(policy, plan.sweep, plan.folder, run, limits, told))
+        if runs.run is None:
+            return runs.outcome
+        from sweeps.running.dispatch import run_all  # imports Ray
+
+        return run_all(runs, resources, ahead)
 
 
 def follow(
@@ -213,9 +218,26 @@ def follow(
         limits: limits after which no trial starts any more.
         note: called with each line of information for the user.
     """
+
+    def at_once(part: Sweep, place: Path) -> Generator[SweepRun, None, Search]:
+        yield from ()
+        return run(part, place)
+
+    return Runs(_following(policy, sweep, folder, at_once, limits, note)).outcome
+
+
+def _following(
+    policy: Policy,
+    sweep: Sweep,
+    folder: Path,
+    run: Callable[[Sweep, Path], Generator[SweepRun, None, Search]],
+    limits: Limits,
+    note: Callable[[str], None],
+) -> Generator[SweepRun, None, SweepReport]:
+    """As :func:`follow`, but ``run`` yields a sweep to whoever runs its trials."""
     underway = Underway(sweep, folder, limits, note)
     while (following := policy.next(underway)) is not None:
-        search = run(*following)
+        search = yield from run(*following)
         limits.add(search.trials())
         underway.ran.append((search, following[1]))
     return policy.report(underway)

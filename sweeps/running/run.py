@@ -1,11 +1,12 @@
-"""A running sweep: hands out trials, takes their outcomes, and notifies the observers."""
+"""A running sweep: hands out trials, takes their outcomes, and notifies the observers; and sweeps that follow one
+another."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import TrialConfig
@@ -15,6 +16,8 @@ from sweeps.outlook.nearness import check_measured, check_start
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
+
+Outcome = TypeVar("Outcome")
 
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
@@ -166,3 +169,35 @@ class SweepRun:
             except CbsError as problem:
                 if self.fatal is None:
                     self.fatal, self.again = str(problem), isinstance(problem, ResultsError)
+
+
+class Runs(Generic[Outcome]):
+    """Sweeps that follow one another, of which one is running.
+
+    Args:
+        runs: yields a sweep with missing trials, and is resumed once these have run; it chooses the next sweep from the
+            results so far.
+
+    Attributes:
+        run: the running sweep; ``None`` after the last one.
+        outcome: what ``runs`` returned.
+    """
+
+    run: SweepRun | None
+    outcome: Outcome
+
+    def __init__(self, runs: Generator[SweepRun, None, Outcome]) -> None:
+        self._runs = runs
+        self.advance()
+
+    def advance(self) -> None:
+        """End the running sweep and turn to the next one."""
+        self.run = None
+        try:
+            self.run = next(self._runs)
+        except StopIteration as end:
+            self.outcome = end.value
+
+    def end(self, error: BaseException) -> None:
+        """End the running sweep because of an error, which is raised again, possibly as another one."""
+        self._runs.throw(error)

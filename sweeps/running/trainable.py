@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
@@ -24,6 +25,8 @@ from sweeps.running.worker import Setup, Worker
 
 TURN = 0.5
 """Seconds between two heartbeats of a running trial."""
+IDLE = 0.1
+"""Seconds between two questions of a waiting worker, and so the most that a trial waits for it."""
 
 
 def _nodes(setup: Setup) -> tuple[str, list[Callable[[], Any]]]:
@@ -38,8 +41,8 @@ class Trainable(tune.Trainable):
     """Runs one trial; the actor is then reused for the next.
 
     The configuration has ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict` as a
-    JSON string, because Tune copies a dictionary repeatedly and keeps the copies) and ``best_steps``, the fewest steps
-    to target of the trial's cell so far.
+    JSON string, because Tune copies a dictionary repeatedly and keeps the copies; ``None`` for a worker that waits for
+    one) and ``best_steps``, the fewest steps to target of the trial's cell so far.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -52,6 +55,9 @@ class Trainable(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Return where the trial is or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returned."""
+        if self.config["trial"] is None:
+            time.sleep(IDLE)
+            return {"done": False}
         if self._answer is None:
             trial = json.loads(self.config["trial"])
             self._answer = self._thread.submit(self._worker.run, trial, self.config["best_steps"])

@@ -21,7 +21,7 @@ from ray.tune.search import Searcher
 from cbs.trial.config import COMMAND, TrialConfig
 from sweeps.running.cluster import check_home
 from sweeps.running.resources import Resources, check_placement
-from sweeps.running.run import SweepRun
+from sweeps.running.run import Runs, SweepRun
 from sweeps.running.scratch import check_room, remove_folder, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
@@ -41,20 +41,110 @@ _numbers = itertools.count()
 
 
 class Tuning:
-    """State of a search that runs on one Ray.
+    """State of the sweeps that one experiment of Tune runs: those whose trials the same workers can run.
 
     Attributes:
-        workers: most trials that Tune may hold at a time; ``None`` for as many as it asks for.
+        runs: the sweeps, of which the present one has trials to run.
+        setup: what the workers know of the sweep.
+        bundles: resources of a trial, node by node.
+        room: number of trials that this machine runs at once; ``None`` for a cluster, which may grow.
         trials: trials that were handed to Tune and have not come back, by Tune's own id.
+        idle: workers that wait for the next trial, by Tune's own id. To Tune they run a trial, as it would end all
+            but one of them, and a worker takes seconds to start.
         silent: seconds since a worker was heard, counted in turns, because a clock also runs while this process is
             stopped.
+        over: whether no further trial will be handed to Tune.
+        problem: error in the choice of the next sweep.
     """
 
-    def __init__(self, run: SweepRun, resources: Resources, room: int | None = None) -> None:
-        self.run, self.workers = run, resources.workers or room
-        self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
+    def __init__(self, runs: Runs[Any], resources: Resources) -> None:
+        self.runs, self._resources = runs, resources
+        self.setup, self.bundles, held = self._asked()
+        self.room = held if resources.address is None else None
+        # one that waits takes the place of the next that ends at once
+        self._most = resources.workers or (math.inf if self.room is None else self.room + 1)
         self.trials: dict[str, TrialConfig] = {}
+        self.idle: set[str] = set()
+        self._busiest = 0
+        self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
+        self.over = False
+        self.problem: Exception | None = None
         self._looked = time.monotonic()
+
+    @property
+    def run(self) -> SweepRun:
+        """The present sweep."""
+        assert self.runs.run is not None
+        return self.runs.run
+
+    def _asked(self) -> tuple[Setup, list[dict[str, float]], int]:
+        """Return setup and bundles of the present sweep, and how many of its trials run at once.
+
+        Raises:
+            ConfigError: if no node can hold a trial.
+        """
+        run, resources = self.run, self._resources
+        sweep = run.search.sweep
+        resources.check_devices(sweep.trial.device, command=sweep.trial.workload.name == COMMAND)
+        gpus = resources.gpus_of_trial(sweep.trial.device)
+        run.search.workers = check_placement(resources, gpus)
+        setup = Setup(
+            store=str(run.store.root.resolve()),
+            path=str(Path.cwd()),
+            threads=resources.cpus_per_trial,
+            workers=resources.workers_per_trial,
+            shard=resources.shard,
+            nodes=resources.nodes_per_trial,
+            launch=resources.launch,
+            prune_factor=sweep.prune_factor,
+            silence=run.silence,
+            keep=sweep.start.keep,
+        )
+        bundles = [{"CPU": float(resources.cpus), "GPU": gpus}] * resources.nodes_per_trial
+        return setup, bundles, run.search.workers
+
+    def next(self, tune_id: str) -> Any:
+        """Return what Tune is to run next, ``None`` to wait, or ``Searcher.FINISHED``."""
+        while not self.ended and self.run.over and not self.trials:
+            self._turn()
+        if self.ended:
+            return Searcher.FINISHED
+        started = self.run.next() if len(self.trials) < self._most and not self.run.over else None
+        if started is not None:
+            self.trials[tune_id], best_steps = started
+            self._busiest = max(self._busiest, len(self.trials))
+            return {"trial": json.dumps(self.trials[tune_id].to_dict()), "best_steps": best_steps}
+        if self.room is not None and len(self.trials) + len(self.idle) < min(self.room, self._busiest):
+            self.idle.add(tune_id)
+            return {"trial": None, "best_steps": None}
+        return None
+
+    def _turn(self) -> None:
+        """Turn to the next sweep, which may need other workers."""
+        before = self.setup, self.bundles
+        try:
+            self.runs.advance()
+            self.over = self.runs.run is None or self._asked()[:2] != before
+        except Exception as problem:  # noqa: BLE001 - raised again once Tune, which would wrap it, has ended
+            self.over, self.problem = True, problem
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be handed to Tune."""
+        return self.over or self.run.fatal is not None
+
+    def freed(self, tune_id: str) -> bool:
+        """Return whether a worker that waits is to stop waiting, as there is a trial for it or all are to end."""
+        taken = self.room is not None and len(self.trials) + len(self.idle) > self.room
+        free = tune_id in self.idle and (taken or self.ended)
+        if free:
+            self.idle.remove(tune_id)
+        return free
+
+    def back(self, tune_id: str) -> TrialConfig | None:
+        """Take back what was handed to Tune; ``None`` if it was a worker that waited."""
+        self.idle.discard(tune_id)
+        return self.trials.pop(tune_id, None)
 
     def check_home(self) -> None:
         """Check from time to time whether Ray is alive.
@@ -73,38 +163,23 @@ class Tuning:
             check_home()
 
 
-def tune_search(run: SweepRun, resources: Resources) -> None:
-    """Run the search to its end on the connected Ray; return early on a fatal problem.
+def tune_search(runs: Runs[Any], resources: Resources) -> None:
+    """Run the present sweep on the connected Ray, and those after it that the same workers can run; return early on a
+    fatal problem.
 
     Raises:
+        CbsError: as the sweeps choose their next one.
         ConfigError: if no node can hold a trial.
         EngineLost: if Ray dies.
         Unfinished: if there is no room for Ray's own files.
     """
-    resources.check_devices(run.search.sweep.trial.device, command=run.search.sweep.trial.workload.name == COMMAND)
-    gpus = resources.gpus_of_trial(run.search.sweep.trial.device)
-    run.search.workers = check_placement(resources, gpus)
-    setup = Setup(
-        store=str(run.store.root.resolve()),
-        path=str(Path.cwd()),
-        threads=resources.cpus_per_trial,
-        workers=resources.workers_per_trial,
-        shard=resources.shard,
-        nodes=resources.nodes_per_trial,
-        launch=resources.launch,
-        prune_factor=run.search.sweep.prune_factor,
-        silence=run.silence,
-        keep=run.search.sweep.start.keep,
-    )
-    bundles = [{"CPU": float(resources.cpus), "GPU": gpus}] * resources.nodes_per_trial
-    scratch, number = temporary_folder(), next(_numbers)
-    # one that waits takes the place of the next that ends at once; a cluster may still grow
-    private, room = resources.address is None, run.search.workers
-    _runs[number] = Tuning(run, resources, room + 1 if private else None)
+    tuning, number = Tuning(runs, resources), next(_numbers)
+    scratch = temporary_folder()
+    _runs[number] = tuning
     try:
         tuner = tune.Tuner(
-            tune.with_resources(Trainable, tune.PlacementGroupFactory(bundles, strategy="STRICT_SPREAD")),
-            param_space={"setup": setup, "trial": None, "best_steps": None},
+            tune.with_resources(Trainable, tune.PlacementGroupFactory(tuning.bundles, strategy="STRICT_SPREAD")),
+            param_space={"setup": tuning.setup, "trial": None, "best_steps": None},
             tune_config=tune.TuneConfig(search_alg=Queue(number), num_samples=-1, reuse_actors=True),
             run_config=tune.RunConfig(
                 storage_path=str(scratch),
@@ -114,7 +189,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        with _started_together(room if private else 1):
+        with _started_together(tuning.room or 1):
             tuner.fit()
     except Exception as error:
         # Tune raises many types of error when Ray is gone; any other error is our own.
@@ -124,6 +199,8 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
     finally:
         del _runs[number]
         remove_folder(scratch)
+    if tuning.problem is not None:
+        raise tuning.problem
 
 
 @contextlib.contextmanager
@@ -148,16 +225,7 @@ class Queue(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
-        tuning = _runs[self._number]
-        if tuning.run.over:
-            return Searcher.FINISHED
-        if tuning.workers is not None and len(tuning.trials) >= tuning.workers:
-            return None
-        started = tuning.run.next()
-        if started is None:
-            return None
-        tuning.trials[trial_id], best_steps = started
-        return {"trial": json.dumps(tuning.trials[trial_id].to_dict()), "best_steps": best_steps}
+        return _runs[self._number].next(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Take in a heartbeat."""
@@ -170,7 +238,9 @@ class Queue(Searcher):  # type: ignore[misc]
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         tuning = _runs[self._number]
         tuning.silent = 0.0
-        config = tuning.trials.pop(trial_id)
+        config = tuning.back(trial_id)
+        if config is None:
+            return
         if error or result is None or not {"status", "died", "fatal"} & result.keys():
             tuning.run.lost(config)
         else:
@@ -192,10 +262,12 @@ class StopWhenDone(tune.Stopper):  # type: ignore[misc]
         self._number = number
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
+        return _runs[self._number].freed(trial_id)
 
     def stop_all(self) -> bool:
         tuning = _runs[self._number]
+        if tuning.runs.run is None:
+            return False
         tuning.run.look_around()
         tuning.check_home()
         return tuning.run.fatal is not None

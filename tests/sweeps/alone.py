@@ -16,17 +16,28 @@ import pytest
 from cbs.errors import CbsError, reason
 from cbs.training.parents import KeptCheckpoints
 from cbs.training.run import run_trial
+from sweeps.launching import launch
 from sweeps.measuring import throughput
 from sweeps.running import child, dispatch, patience, prestart
 from sweeps.running.child import Failed
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources
-from sweeps.running.run import SweepRun
+from sweeps.running.run import Runs
 from sweeps.running.trials import checkpoint_of
+from sweeps.search.search import Search
+from sweeps.spec.spec import Sweep
 
 
-def one_after_the_other(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
+def swept(sweep: Sweep, folder: Path, *, resources: Resources | None = None, **named: Any) -> Search:
+    """Run a single sweep, and return its search."""
+    runs = Runs(launch.sweep(sweep, folder, **named))
+    return dispatch.run_all(runs, resources or Resources())
+
+
+def one_after_the_other(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
+    run = runs.run
+    assert run is not None
     run.search.workers = resources.workers or 1
     while (config := run.search.next()) is not None:
         parent, folder = config.parent, run.store.kept_folder(config.fingerprint)

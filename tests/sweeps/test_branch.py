@@ -59,16 +59,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of the trials that run, in this process and without timing."""
     ids: list[str] = []
 
-    def watched(run: Any, resources: Any, ahead: Any) -> None:
-        take = run.search.next
+    def watched(runs: Any, resources: Any, ahead: Any) -> None:
+        search = runs.run.search
+        take = search.next
 
         def following() -> Any:
             config = take()
             ids.extend([] if config is None else [config.trial_id])
             return config
 
-        run.search.next = following
-        one_after_the_other(run, resources, ahead)
+        search.next = following
+        one_after_the_other(runs, resources, ahead)
 
     monkeypatch.setattr(dispatch, "run_search", watched)
     monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
@@ -286,8 +287,8 @@ def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     kills = 0
     for left in rng.integers(0, 6, size=5).tolist():
 
-        def dying(run_of: Any, *others: Any, left: int = left) -> None:
-            save = run_of.store.save
+        def dying(runs: Any, *others: Any, left: int = left) -> None:
+            save = runs.run.store.save
             count = iter(range(left))
 
             def saving(result: TrialResult) -> None:
@@ -295,8 +296,8 @@ def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
                     raise Killed
                 save(result)
 
-            run_of.store.save = saving
-            run(run_of, *others)
+            runs.run.store.save = saving
+            run(runs, *others)
 
         monkeypatch.setattr(dispatch, "run_search", dying)
         try:

@@ -17,7 +17,7 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.manifest import union
-from sweeps.launching.launch import resolve, sweep
+from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
@@ -28,7 +28,7 @@ from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import UNRESOLVED, Sweep
-from tests.sweeps.alone import without_ray
+from tests.sweeps.alone import swept, without_ray
 from tests.sweeps.simulation import small_sweep
 
 
@@ -46,7 +46,7 @@ def tiny(**changes: object) -> Sweep:
 def ran(asked: Sweep, folder: Path, limits: Limits | None = None) -> SweepReport:
     """As ``cbs sweep`` does, in this process and without timing a step first."""
     with without_ray():
-        return follow(Once(), resolve(asked), folder, sweep, limits or Limits())
+        return follow(Once(), resolve(asked), folder, swept, limits or Limits())
 
 
 def test_a_batch_schedule_is_at_its_budget_after_the_last_step_that_fits(tmp_path):
@@ -211,7 +211,7 @@ def test_at_a_constant_rate_one_run_serves_both_budgets(tmp_path):
     values = {(s["budget"], s["batch_size"]): s["value"] for s in report.content["studies"]}
     assert values[200, 4] > values[400, 4]
     with without_ray(), pytest.raises(ResultsError, match="choose another folder"):
-        sweep(resolve(tiny(budgets=()), 0.2), tmp_path / "a")
+        swept(resolve(tiny(budgets=()), 0.2), tmp_path / "a")
 
 
 def test_a_limit_ends_it_between_budgets(tmp_path):

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +39,8 @@ from sweeps.running.cluster import Engine, EngineLost, connected, output_to_erro
 from sweeps.running.dispatch import MAX_ENGINES, run_search
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources, check_placement
+from sweeps.running.run import Runs
+from tests.sweeps.simulation import small_sweep
 
 
 @pytest.mark.parametrize(
@@ -165,13 +169,11 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
     run = SimpleNamespace(
         over=False,
         search=SimpleNamespace(results={}),
-        begin=lambda: None,
         note=notes.append,
         all_lost=lambda: None,
-        end=lambda: None,
     )
     with pytest.raises(Unfinished, match=r"^Ray has died \(The current node timed out during startup\.\)$"):
-        run_search(run, Resources(workers=1))
+        run_search(SimpleNamespace(run=run), Resources(workers=1))
     assert (len(started), len(notes)) == (1 + MAX_ENGINES, MAX_ENGINES)
     assert not any(Path(folder).exists() for folder in started)
 
@@ -198,11 +200,9 @@ def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
         yield
 
     monkeypatch.setattr("sweeps.running.dispatch.connected", lost)
-    run: Any = SimpleNamespace(
-        over=False, begin=lambda: None, end=lambda: None, note=pytest.fail, search=SimpleNamespace(results={})
-    )
+    run: Any = SimpleNamespace(over=False, note=pytest.fail, search=SimpleNamespace(results={}))
     with pytest.raises(Unfinished, match=r"^Ray has died \(its control service is gone\)$"):
-        run_search(run, Resources(workers=1, address="10.0.0.1:6379"))
+        run_search(SimpleNamespace(run=run), Resources(workers=1, address="10.0.0.1:6379"))
 
 
 @pytest.mark.parametrize(
@@ -449,8 +449,8 @@ def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster
     monkeypatch.setattr(tuning, "HOME_SECONDS", 0.0)
     monkeypatch.setattr(tuning.time, "monotonic", lambda: 0.0)
     for address, silent, fatal in (None, 300.0, True), (None, 298.0, False), ("auto", 1e6, False):
-        run: Any = SimpleNamespace(fatal=None, heard=lambda config, place: None)
-        mine = tuning.Tuning(run, Resources(address=address))
+        run = running([], heard=lambda config, place: None)
+        mine = tuning_of(monkeypatch, [run], Resources(address=address))
         monkeypatch.setitem(tuning._runs, 7, mine)
         mine.silent = 1e9
         mine.check_home()
@@ -478,7 +478,80 @@ def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
 
 @pytest.mark.parametrize(("asked", "most"), [(None, 3), (1, 1)])
 def test_tune_holds_no_more_trials_than_run_and_one_that_waits(monkeypatch, asked, most):
-    run: Any = SimpleNamespace(over=False, next=lambda: (SimpleNamespace(to_dict=dict), None))
-    monkeypatch.setitem(tuning._runs, 7, tuning.Tuning(run, Resources(workers=asked), 3))
+    run = running(itertools.count())
+    monkeypatch.setitem(tuning._runs, 7, tuning_of(monkeypatch, [run], Resources(workers=asked), room=2))
     handed = [tuning.Queue(7).suggest(str(number)) for number in range(5)]
     assert [each is not None for each in handed] == [True] * most + [False] * (5 - most)
+
+
+def running(trials: Iterable[int], **more: Any) -> Any:
+    """A sweep with so many trials left, which are numbered."""
+    left = iter(trials)
+    search = SimpleNamespace(sweep=small_sweep(), workers=0)
+    run = SimpleNamespace(search=search, store=SimpleNamespace(root=Path()), silence=1.0, fatal=None, over=False)
+
+    def following() -> Any:
+        number = next(left, None)
+        return None if number is None else (SimpleNamespace(to_dict=lambda: number), None)
+
+    def take_in(config: Any, result: Any) -> None:
+        run.over = result["last"]
+
+    vars(run).update({"next": following, "take_in": take_in} | more)
+    return run
+
+
+def tuning_of(monkeypatch: pytest.MonkeyPatch, runs: list[Any], resources: Resources, room: int = 1) -> tuning.Tuning:
+    monkeypatch.setattr(tuning, "check_placement", lambda *_: room)
+    monkeypatch.setattr(Resources, "gpus_of_trial", lambda *_: 0.0)
+    return tuning.Tuning(Runs(each for each in runs), resources)
+
+
+class Told(Exception):
+    """A sweep that cannot be chosen."""
+
+
+def chosen(*runs: Any) -> Iterator[Any]:
+    yield from runs
+    raise Told
+
+
+def test_a_worker_that_is_idle_waits_for_the_next_sweep_and_ends_with_the_last(monkeypatch):
+    """Tune would end it, and another one takes seconds to start."""
+    first, second = running(range(3)), running(range(2))
+    mine = tuning_of(monkeypatch, [first, second], Resources(), room=2)
+    monkeypatch.setitem(tuning._runs, 7, mine)
+    queue, stop = tuning.Queue(7), tuning.StopWhenDone(7)
+    assert [queue.suggest(name)["trial"] for name in "abc"] == ["0", "1", "2"]
+    assert queue.suggest("x") is None
+    queue.on_trial_complete("a", {"status": "REACHED", "last": False})
+    assert queue.suggest("x") is None  # the worker takes the trial that waits
+    queue.on_trial_complete("b", {"status": "REACHED", "last": False})
+    assert queue.suggest("x")["trial"] is None
+    assert queue.suggest("y") is None
+    assert not stop("x", {})
+    queue.on_trial_complete("c", {"status": "REACHED", "last": True})
+    assert queue.suggest("d")["trial"] == "0"
+    assert mine.run is second
+    assert not stop("x", {})  # a worker is free
+    assert queue.suggest("e")["trial"] == "1"
+    assert [stop("x", {}), stop("d", {})] == [True, False]
+    queue.on_trial_complete("x", {"done": True})
+    for name, last in ("d", False), ("e", True):
+        queue.on_trial_complete(name, {"status": "REACHED", "last": last})
+    assert queue.suggest("f") == tuning.Searcher.FINISHED
+    assert (mine.runs.run, mine.problem) == (None, None)
+
+
+@pytest.mark.parametrize("why", ["other workers", "a problem", "fatal"])
+def test_a_sweep_that_these_workers_cannot_run_ends_the_experiment(monkeypatch, why):
+    first, second = running([0]), running([1], silence=2.0 if why == "other workers" else 1.0)
+    mine = tuning_of(monkeypatch, [first], Resources())
+    mine.runs = Runs(chosen(first, *([] if why == "a problem" else [second])))
+    assert mine.next("a")["trial"] == "0"
+    mine.back("a")
+    first.over, first.fatal = True, "it fails" if why == "fatal" else None
+    assert mine.next("b") == tuning.Searcher.FINISHED
+    assert mine.runs.run is {"other workers": second, "a problem": None, "fatal": first}[why]
+    assert isinstance(mine.problem, Told) == (why == "a problem")
+    assert mine.ended

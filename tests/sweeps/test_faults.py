@@ -18,7 +18,7 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.launch import resolve, sweep
+from sweeps.launching.launch import resolve
 from sweeps.launching.ledger import ledger
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
@@ -26,7 +26,7 @@ from sweeps.running import run as running
 from sweeps.running.resources import Resources
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
-from tests.sweeps.alone import without_ray
+from tests.sweeps.alone import swept, without_ray
 from tests.sweeps.test_kill import reached
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -62,7 +62,7 @@ def _few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(wanted: Sweep, folder: Path, silence: float = 60.0) -> tuple[dict[int, TrialResult], str]:
     text = io.StringIO()
     progress = Progress(Console(file=text, width=300), 1)
-    search = sweep(wanted, folder, resources=Resources(workers=1, trial_timeout=silence), progress=progress)
+    search = swept(wanted, folder, resources=Resources(workers=1), patience=silence, progress=progress)
     return results(folder), text.getvalue() + "\n".join(outcome_lines(outcome_report(search, folder)))
 
 
@@ -189,4 +189,4 @@ def test_a_folder_that_has_lost_its_plan_is_refused(tmp_path):
 
 def test_a_trial_that_no_node_can_hold_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no node can hold a trial of 1 cores and 1 GPUs: the nodes have 2 cores"):
-        sweep(asked({}), tmp_path, resources=Resources(address="auto", gpus_per_trial=1.0))
+        swept(asked({}), tmp_path, resources=Resources(address="auto", gpus_per_trial=1.0))

@@ -16,7 +16,7 @@ from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from sweeps.launching.launch import resolve, sweep
+from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.base import parts
 from sweeps.launching.policies.once import Once
@@ -27,7 +27,7 @@ from sweeps.search.search import Search
 from sweeps.search.study_progress import outcome
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
-from tests.sweeps.alone import without_ray
+from tests.sweeps.alone import swept, without_ray
 from tests.sweeps.simulation import small_sweep, true_best_lr
 
 CONFIG = TrialConfig(
@@ -185,7 +185,7 @@ def test_it_runs(tmp_path: Path) -> None:
     resolved = resolve(asked)
     assert resolved.trial.further_targets == (NORM,)
     with without_ray():
-        follow(Once(), resolved, tmp_path, sweep, Limits())
+        follow(Once(), resolved, tmp_path, swept, Limits())
     stored = [*Store(tmp_path).results()]
     assert len(stored) == 2
     for trial in stored:

@@ -237,8 +237,8 @@ def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undis
 def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
     """Without Ray, in this process, which sends SIGTERM to itself after two trials."""
 
-    def signalled(run, *others):
-        save, count = run.store.save, iter(range(2))
+    def signalled(runs, *others):
+        save, count = runs.run.store.save, iter(range(2))
 
         def saving(result):
             save(result)
@@ -246,8 +246,8 @@ def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_pa
                 assert signal.getsignal(signal.SIGTERM) is interrupts.interrupt
                 signal.raise_signal(signal.SIGTERM)
 
-        run.store.save = saving
-        one_after_the_other(run, *others)
+        runs.run.store.save = saving
+        one_after_the_other(runs, *others)
 
     monkeypatch.setattr(dispatch, "run_search", signalled)
     children_here(monkeypatch)

@@ -17,13 +17,13 @@ from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.external.trainer import ExternalTrainer, trained_by
-from sweeps.launching.launch import output_folder, resolve, sweep
+from sweeps.launching.launch import output_folder, resolve
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources
 from sweeps.search.search import Search
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
-from tests.sweeps.alone import without_ray
+from tests.sweeps.alone import swept, without_ray
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 # Every worker of every sweep imports torch and Ray anew, which takes seconds.
@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def reference(tmp_path_factory) -> Path:
     """An undisturbed sweep; copy it before changing it."""
     folder = tmp_path_factory.mktemp("reference") / "tiny"
-    assert sweep(tiny(), folder).done
+    assert swept(tiny(), folder).done
     return folder
 
 
@@ -72,7 +72,7 @@ def copied(reference: Path, tmp_path: Path) -> Path:
 
 def test_one_trial_after_the_other_leaves_the_same_bytes(reference, tmp_path):
     with without_ray():
-        sweep(tiny(), tmp_path)
+        swept(tiny(), tmp_path)
     assert files(tmp_path) == files(reference) != {}
 
 
@@ -80,7 +80,7 @@ def test_a_finished_sweep_runs_nothing(reference, tmp_path):
     folder = copied(reference, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")}
     manifest = (folder / "sweep.json").read_bytes()
-    search = sweep(tiny(), folder)
+    search = swept(tiny(), folder)
     assert (folder / "sweep.json").read_bytes() == manifest, "it was measured when its trials ran"
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")} == before
     assert all(search.best(study) for study in search.sweep.studies())
@@ -93,7 +93,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
         shutil.rmtree(store.trials / trial_id)
     (store.trials / ".tmp-half-written").mkdir()
     with without_ray():
-        search = sweep(tiny(), folder)
+        search = swept(tiny(), folder)
     # what was lost is run again where the answer needs it, and the answer is the same
     assert files(folder).items() <= files(reference).items()
     whole = Search(tiny(), Store(reference).results())
@@ -103,9 +103,9 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
 
 @pytest.mark.slow
 def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
-    pruned = sweep(tiny(method="grid"), tmp_path / "pruned", resources=ONE)
+    pruned = swept(tiny(method="grid"), tmp_path / "pruned", resources=ONE)
     with without_ray():
-        full = sweep(tiny(method="grid", prune_factor=None), tmp_path / "full")
+        full = swept(tiny(method="grid", prune_factor=None), tmp_path / "full")
     assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
 
 
@@ -120,7 +120,7 @@ def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, referenc
     folder = copied(reference, tmp_path)
     optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
     with without_ray():
-        search = sweep(tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,)), folder)
+        search = swept(tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,)), folder)
     assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
     results = list(Store(folder).results())
     assert {result.config.optimizer.name for result in results} == {*names, "adamw", "sgd"}
@@ -145,7 +145,7 @@ def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
     asked = trained_by(ExternalTrainer(command=command, **units), tiny(lrs=(0.15, 0.3, 0.45), probe=None), 0.2, ())
     text = io.StringIO()
     console = Console(file=text, width=100, height=40, force_terminal=True)
-    search = sweep(resolve(asked), tmp_path / "own", resources=ONE, progress=Progress(console, 1))
+    search = swept(resolve(asked), tmp_path / "own", resources=ONE, progress=Progress(console, 1))
     assert search.done
     for study in asked.studies():
         lr, steps = search.best(study)
@@ -163,14 +163,14 @@ def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
 def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):
     folder = copied(reference, tmp_path)
     with pytest.raises(ResultsError, match="max_steps = 300, not 17"):
-        sweep(tiny(max_steps=17), folder)
+        swept(tiny(max_steps=17), folder)
     assert files(folder) == files(reference)
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="--output"):
-        sweep(tiny(), tmp_path / "file" / "results")
+        swept(tiny(), tmp_path / "file" / "results")
 
 
 def test_resolve_checks_names_options_and_budget():

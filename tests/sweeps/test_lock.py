@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ from sweeps.launching import launch, loop
 from sweeps.outlook.cost import Cost
 from sweeps.running import dispatch, tuning
 from sweeps.running.resources import Resources
-from sweeps.running.run import SweepRun
-from tests.sweeps.alone import children_here
+from sweeps.running.run import Runs, SweepRun
+from tests.sweeps.alone import children_here, swept
 from tests.sweeps.simulation import small_sweep
 
 
@@ -157,20 +158,22 @@ def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
 
 
 def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, monkeypatch):
-    def removed(run: SweepRun, resources: Resources, ahead: object) -> None:
-        shutil.rmtree(run.store.root)
-        run.look_around()
+    def removed(runs: Runs[Any], resources: Resources, ahead: object) -> None:
+        assert runs.run is not None
+        shutil.rmtree(runs.run.store.root)
+        runs.run.look_around()
 
     monkeypatch.setattr(dispatch, "run_search", removed)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
-        launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
+        swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()
 
 
 def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monkeypatch):
-    def last_trial(run: SweepRun, resources: Resources) -> None:
-        shutil.rmtree(run.store.root)
-        run.search.running.clear()
+    def last_trial(runs: Runs[Any], resources: Resources) -> None:
+        assert runs.run is not None
+        shutil.rmtree(runs.run.store.root)
+        runs.run.search.running.clear()
         monkeypatch.setattr(SweepRun, "over", True)
 
     @contextlib.contextmanager
@@ -181,5 +184,5 @@ def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monke
     monkeypatch.setattr(dispatch, "address", lambda: None)
     monkeypatch.setattr(tuning, "tune_search", last_trial)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
-        launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
+        swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()

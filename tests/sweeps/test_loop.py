@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once
 from sweeps.launching.policies.telescope import Telescope
 from sweeps.outlook.cost import Cost
+from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override, split
@@ -103,8 +105,9 @@ def test_settings_of_a_run_are_told_from_those_of_the_sweep():
 def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
     given = {}
 
-    def run(part: Sweep, place: Path, **rest) -> Search:
+    def run(part: Sweep, place: Path, **rest) -> Generator[SweepRun, None, Search]:
         given.update(rest, folder=place, sweep=part)
+        yield from ()
         return ran([])(part, place)
 
     monkeypatch.setattr(launch, "sweep", run)

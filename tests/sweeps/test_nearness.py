@@ -17,13 +17,13 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.launch import sweep
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
+from tests.sweeps.alone import swept
 from tests.sweeps.simulation import small_sweep
 
 ACCURACY = Target(metric="accuracy", value=90, direction="above")
@@ -162,7 +162,7 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     assert "before the first step (trial adamw-b4" in run.fatal
     assert "0.1): choose a harder target, or check its direction: perhaps values below it are better" in run.fatal
     with pytest.raises(ConfigError, match="choose a harder target"):
-        sweep(search.sweep, tmp_path)
+        swept(search.sweep, tmp_path)
 
 
 @pytest.mark.parametrize("answers", [["FAILED"] * 3, ["BUDGET_EXHAUSTED", *["FAILED"] * 4]])

@@ -21,7 +21,6 @@ from cbs.registry.values import parse_duration
 from cbs.trial.config import TrialConfig
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching import launch
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
 from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
@@ -33,6 +32,7 @@ from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
+from tests.sweeps.alone import swept
 from tests.sweeps.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
@@ -201,7 +201,7 @@ def test_no_round_begins_after_the_deadline(tmp_path):
 def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     """Those that run end; the next call without a deadline goes on."""
     monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
-    search = launch.sweep(SMALL, tmp_path, limits=Limits(-math.inf))
+    search = swept(SMALL, tmp_path, limits=Limits(-math.inf))
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
     lines = outcome_lines(outcome_report(search, tmp_path, limits=Limits(-math.inf)))
@@ -243,7 +243,7 @@ def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
     monkeypatch.setattr(Store, "sound_results", lambda store, note: store.results())  # simulated: without steps
     limits = Limits(examples=ran)
-    search = launch.sweep(SMALL, tmp_path, limits=limits)
+    search = swept(SMALL, tmp_path, limits=limits)
     report = outcome_report(search, tmp_path, limits=limits)
     assert (report["examples"], "--max-examples" in report["stopped"]) == (ran, True)
     assert any("with trials missing" in line for line in outcome_lines(report))

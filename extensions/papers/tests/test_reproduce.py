@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from extensions.papers.reproducing.asking import ask
 from extensions.papers.reproducing.atlas import atlas, lines
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
 from sweeps.launching import launch
+from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
@@ -75,13 +76,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Sweep]]:
     """Registers the recipe, whose runs are written where they would be trained; what was asked for, and where."""
     asked: list[tuple[Path, Sweep]] = []
 
-    def train(spec: Sweep, folder: Path, *, limits: Limits, **_: Any) -> Search:
+    def train(spec: Sweep, folder: Path, *, limits: Limits, **_: Any) -> Generator[SweepRun, None, Search]:
         asked.append((folder, spec))
         if not limits.reached:
             sweep(folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
         for trial in folder.glob("trials/*"):
             (trial / "timing.json").write_bytes(json_bytes({"seconds": 7.0, "processor_seconds": 1000.0}))
         return Search(spec, Store(folder).results() if folder.exists() else [])
+        yield
 
     list(PAPERS)
     monkeypatch.setattr(PAPERS, "_entries", {**PAPERS._entries, "test-recipe": recipe})
