@@ -23,7 +23,7 @@ from sweeps.launching.policies.branch import Branch
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
-from sweeps.running.run import SweepRun
+from sweeps.running.run import Runs
 from sweeps.search.limits import Limits
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
@@ -48,7 +48,9 @@ def asked(command: str, **changes: Any) -> Sweep:
     return trained_by(trainer, sweep, None, [], (128,))
 
 
-def by_command(run: SweepRun, *_: Any) -> None:
+def by_command(runs: Runs[Any], *_: Any) -> None:
+    run = runs.run
+    assert run is not None
     while (config := run.search.next()) is not None:
         result = run_command(config, run.store.root / "runs" / config.trial_id, path=str(Path.cwd()))
         run.store.save(result)
