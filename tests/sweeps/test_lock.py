@@ -17,7 +17,7 @@ import pytest
 from cbs.errors import ResultsError
 from cbs.trial.store import Store
 from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, check_free, described, owner
-from sweeps.launching import launch, loop
+from sweeps.launching import loop
 from sweeps.outlook.cost import Cost
 from sweeps.running import dispatch, tuning
 from sweeps.running.resources import Resources
