@@ -45,6 +45,7 @@ class Progress(Observer):
         self._doubted = False
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
+        self._began: float | None = None
         self._started = 0.0
         self.standing = SweepStanding(workers)
 
@@ -55,6 +56,7 @@ class Progress(Observer):
 
     def began(self, search: Search) -> None:
         self._ended, self._started = 0, time.monotonic()
+        self._began = self._began or self._started  # a sweep of several rounds begins several times
         if search.sweep.target is not None:
             self._nearness = Nearness(search.sweep.target, search.trials(), search.sweep.budget_judged)
         self._doubt()
@@ -117,16 +119,16 @@ class Progress(Observer):
 
     def _line(self, search: Search) -> str:
         finished, planned = search.all_counts()
-        elapsed = time.monotonic() - self._started
+        now = time.monotonic()
         # Ray Tune requests one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
-        done = f"{plural(finished, 'trial')} done, {running} running, {duration(elapsed)} elapsed"
+        done = f"{plural(finished, 'trial')} done, {running} running, {duration(now - (self._began or now))} elapsed"
         expected = self.standing.left(search, self._running)
         if expected is not None:
             left = duration(expected.seconds) if expected.seconds >= 1 or not trials else "a few seconds"
             return f"{done}, about {plural(max(trials, expected.trials), 'trial')} and {left} left"
-        left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
+        left = duration(trials * (now - self._started) / self._ended) if self._ended else "an unknown time"
         return f"{done}, at least {plural(trials, 'trial')} and {left} left"
 
     def _picture(self, search: Search) -> Group:

@@ -104,3 +104,7 @@ def test_the_time_left_is_that_of_the_planned_trials_at_the_pace_of_those_that_f
     now[0] += 120.0
     progress.update(search, {})
     assert "6 trials done, 0 running, 2 min 00 s elapsed, at least 6 trials and 3 min 00 s left" in screen.getvalue()
+    progress.began(search)
+    now[0] += 60.0
+    progress.update(search, {})
+    assert "3 min 00 s elapsed, at least 6 trials and an unknown time left" in screen.getvalue()
