@@ -192,11 +192,13 @@ class Runs(Generic[Outcome]):
 
     def advance(self) -> None:
         """End the running sweep and turn to the next one."""
-        self.run = None
         try:
             self.run = next(self._runs)
         except StopIteration as end:
-            self.outcome = end.value
+            self.run, self.outcome = None, end.value
+        except BaseException:
+            self.run = None
+            raise
 
     def end(self, error: BaseException) -> None:
         """End the running sweep because of an error, which is raised again, possibly as another one."""
