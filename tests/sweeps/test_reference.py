@@ -122,7 +122,10 @@ def test_every_status_and_definition_is_there():
     assert GLOSSARY.resolve().parts[-2:] == ("docs", "glossary.md")
 
 
-@pytest.mark.parametrize("word", [*map(str, Verdict), *map(str, Trend), NOTHING, "B_matched", "LR interior", "P(best)"])
+@pytest.mark.parametrize(
+    "word",
+    [*map(str, Verdict), *map(str, Trend), NOTHING, "B_matched", "LR interior", "P(best)", "no law", "priced", "flat"],
+)
 def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word
 

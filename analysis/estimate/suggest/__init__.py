@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.definitions.least_product import least_place
-from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN
+from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.design import GOAL, MOST, Cell, Design
@@ -227,10 +227,11 @@ class Known:
 
         At the sweep's own target the search goes on until the best one is interior, so it has not ended. At another
         target a new search, which starts from the best known learning rates, is far cheaper than a grid for all batch
-        sizes.
+        sizes, and the only way to evaluate more often there: trials do so near the target of their sweep.
         """
         group, axes = self.answer.group, self.axes
-        if not self.edges or not group.stops_at_target or axes is None:
+        rare = self.answer.verdict is Verdict.COARSE_STEPS and self.answer.target != group.target
+        if not (self.edges or rare) or not group.stops_at_target or axes is None:
             return None
         if axes.get("lrs") is not None or axes.get("lr_rule"):
             return None
@@ -240,6 +241,8 @@ class Known:
             seeds = {*self.seeds}.union(_whole(axes.get("seeds")))
             reason = f"learning rates beyond the edge {where}: the search there has not ended"
             return [(tuple(sorted(sizes)), tuple(sorted(seeds)))], (reason,)
+        if not self.edges:
+            return [(tuple(self.reached), self.seeds)], ("a sweep at this target, which evaluates often near it",)
         reason = (
             f"a sweep at this target, which starts from the best learning rates here: {where} the best one is at the "
             "edge of the grid, and a sweep searches at its own target only"

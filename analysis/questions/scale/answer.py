@@ -16,8 +16,9 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.phrases import plural
+from analysis.present.sentences import home
 from analysis.questions.scale.fits import ScalingLaw, comparisons, laws, options, varying
-from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike
+from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
@@ -38,12 +39,14 @@ class Scaling(Findings):
         laws: laws over all points of an optimizer.
         comparisons: sets with all else equal, and pools of such sets.
         data: what data and compute refer to, in words.
+        then: command that says what the first point that was left out lacks; none if there is none.
     """
 
     points: tuple[ScalingPoint, ...]
     laws: tuple[ScalingLaw, ...]
     comparisons: tuple[ScalingLaw, ...]
     data: str
+    then: tuple[str, ...] = ()
 
 
 def scale(
@@ -78,6 +81,7 @@ def scale(
     results = load(*paths)
     answers_of_all = answers(results, config, targets=targets, noise=False)
     measured, left_out = points_of(answers_of_all, data_at_batch)
+    unknown = [answer for answer in answers_of_all if why_left_out(answer)]
     if not measured:
         raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
     notes = [
@@ -120,6 +124,7 @@ def scale(
         comparisons=tuple(compared),
         config=config,
         data=f"those that {size} takes to the target",
+        then=tuple(f"cbs analyze {home([each])} --target {each.target.value:g}" for each in unknown[:1]),
         notes=tuple(notes),
     )
 

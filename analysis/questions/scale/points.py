@@ -115,7 +115,7 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
 
     The data are the examples to target at ``data_at_batch`` examples, ``None`` for the critical batch size.
     """
-    whys = [(answer, _reason(answer)) for answer in answers]
+    whys = [(answer, why_left_out(answer)) for answer in answers]
     kept = [answer for answer, why in whys if not why]
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
     tokens = in_tokens(answers)
@@ -134,7 +134,7 @@ def _named(answer: Answer) -> str:
     return f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}"
 
 
-def _reason(answer: Answer) -> str:
+def why_left_out(answer: Answer) -> str:
     """Return why there is no point; empty if there is one."""
     if answer.draws is None or answer.critical.value is None:
         return f"no critical batch size ({answer.verdict})"

@@ -31,6 +31,7 @@ def _(answer: Scaling) -> Presentation:
     return Presentation(
         shown=[at_a_glance(answer, unit, said), *answer.notes],
         wide=wide,
+        then=answer.then,
         tables=tables,
         latex=("scaling",),
         json="scaling.json",

@@ -280,6 +280,19 @@ def test_a_learning_rate_lost_to_its_machine_is_no_neighbour_of_an_edge() -> Non
     assert _beyond(diverged, 2e-3) == ()
 
 
+def test_another_target_that_was_evaluated_too_rarely_gets_a_sweep_of_its_own(tmp_path: Path) -> None:
+    """Runs that are added here would be evaluated often near the sweep's own target alone."""
+    folder = tmp_path / "mine"
+    sweep(folder, batch_sizes=SIZES, seeds=2, growth=2.0)
+    with_command(folder, "cbs sweep --optim adamw", axes={"lrs": None, "batch_sizes": [*SIZES], "seeds": [0, 1]})
+    found, own = suggest(answer(folder, target=2.8)), suggest(answer(folder))
+    assert found is not None
+    assert own is not None
+    assert found.reasons == ("a sweep at this target, which evaluates often near it",)
+    assert found.command.endswith(f"--target 2.8 --from {folder} --output {folder}-at-2.8")
+    assert "--target" not in own.command
+
+
 def test_nothing_is_suggested_where_more_of_the_same_would_not_reach_the_target(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=SIZES, max_steps=100, growth=1.3)
     assert suggest(answer(tmp_path)) is None
