@@ -108,7 +108,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     basis = "every trial to its budget" if report["budgets"] else basis
     about = "about " if report["may_grow"] and report["trials"] else ""
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
-    lines += [f"first         {_trial_line(row)}" for row in report["first"][:1]]
+    lines += [f"first         {row['optimizer']}, {_trial_line(row)}" for row in report["first"][:1]]
     if report["examples"] is not None:
         one = report["price"]["run"]["examples"]
         runs = f"; {number(report['examples'] / one, 2)} runs at B_crit" if one and not report["budgets"] else ""
