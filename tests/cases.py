@@ -1,7 +1,5 @@
 """What general tests have to know of a command; an extension says it in its own ``tests/cases.py``."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Synthetic sweeps on disk, drawn from a known curve, so that every answer is known in closed form."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -5,8 +5,6 @@ Where a test is about what a process imports, a process of its own is what it ne
 ``import torch`` takes say nothing.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

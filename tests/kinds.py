@@ -1,7 +1,5 @@
 """Cases of one kind, of which a few run in the fast suite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the parameters of the commands are, from their signatures: tests enumerate them, so that none is left out."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, get_args
 

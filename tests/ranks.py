@@ -1,7 +1,5 @@
 """Ranks of data-parallel training for tests: a worker program of their own, whose forked processes are one group."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """The calibration: its truths by slow and obvious ways, its shortcuts bit for bit, and a short form of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Of bits that flip in stored files, one by one, every one is found on reading or changes nothing."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """The command line as a person meets it: help, one clear line for a mistake, machine-readable output."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -4,8 +4,6 @@ A sweep runs as ``--dry-run`` without its timing; what reads results reads a sma
 page has; what reads somebody's files gets as far as looking for them.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """What the guides show works as it stands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

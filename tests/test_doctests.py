@@ -1,7 +1,5 @@
 """The examples in docstrings run, those who should have one do, and MERIT's plain lines are what its fast form does."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

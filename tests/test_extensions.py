@@ -1,7 +1,5 @@
 """What a distribution adds from outside is found like what comes along, and what is taken away is missed by nothing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

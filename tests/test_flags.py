@@ -5,8 +5,6 @@ value of their type, which must then stand in the record and must not stand ther
 those of another form: a flag with its values, and the text to find.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -4,8 +4,6 @@ Whoever adds one edits the list, and says in the message of the commit why a set
 there, or a function of the library does not do. Regenerate it by ``python -m tests.test_frozen``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer.main

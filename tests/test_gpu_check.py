@@ -1,7 +1,5 @@
 """``make gpu-check`` where there is no GPU, and what of it a processor can rehearse."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import gpu_check

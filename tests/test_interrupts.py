@@ -1,7 +1,5 @@
 """Signals and the time limit of a sweep: none is lost, whatever runs."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import signal

@@ -1,7 +1,5 @@
 """Files that are larger than they look are told in one line, before they fill the memory."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

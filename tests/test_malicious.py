@@ -1,7 +1,5 @@
 """A results folder of somebody who means harm: no command runs anything of it, writes beside it, or falls over."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What one step saves, on the noisy quadratic, where it is known in closed form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file of one's own in the package of a registry: one clear line where it is not what the registry holds."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """What is installed is what is in the tree."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """What the README shows works as it stands."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The site of the documentation: every page has a place on one shelf, and its links lead somewhere."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

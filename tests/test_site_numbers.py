@@ -1,7 +1,5 @@
 """What the pages print is compared with what the commands print."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

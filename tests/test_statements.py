@@ -1,7 +1,5 @@
 """Statements of the pages about defaults, limits, names and stored tables, each compared with the code it is about."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -7,8 +7,6 @@ the largest of the runs at the best settings: of two runs both, of three all, of
 Which learning rates were tried is not said.
 """
 
-from __future__ import annotations
-
 STEPS = {131_072: 13_000, 524_288: 3_250, 1_048_576: 1_625, 2_097_152: 813}
 """Batch size in tokens -> updates."""
 

@@ -5,8 +5,6 @@ with ``B*`` about 2e8 tokens and ``alpha`` about 0.21, so that it doubles for ev
 are the law itself at two losses, in tokens, to the digits given.
 """
 
-from __future__ import annotations
-
 B_STAR, ALPHA = 2e8, 0.21
 
 VALUES = ((3.0, "1.07e+06"), (2.0, "7.4e+06"))

@@ -5,8 +5,6 @@ Sato, Naganuma and Iiduka, arXiv:2507.01598, proposition 4.2: steps ``T(b) = X s
 Z)^3)`` (algebra: set the derivative to zero).
 """
 
-from __future__ import annotations
-
 X, Y, EPS_MINUS_Z = 5.0, 0.7, 0.3
 BEST, FEWEST = 12.25, 612.5
 

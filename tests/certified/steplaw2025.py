@@ -5,8 +5,6 @@ of 2048 tokens, a cosine down to 1e-5, one seed. The smoothed training loss at t
 ``data/dense_lr_bs_loss.csv`` of github.com/step-law/steplaw at commit 32a8f4cc, rounded to four decimals.
 """
 
-from __future__ import annotations
-
 import math
 
 NAN = math.nan

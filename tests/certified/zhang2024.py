@@ -6,8 +6,6 @@ in sequences of 512 tokens. ``overhead`` is their critical batch size, 20 % abov
 under this fit equals ``1.2 * 256 + 0.2 * b/a``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """What is said of devices of every kind, with a stand-in for torch's own functions: nothing here runs on one."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Trials do without torch's compiler, and optimizers do the same without the wrapper that imports it."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Products with the Hessian against the dense matrix of torch.func."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian

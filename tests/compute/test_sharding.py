@@ -1,7 +1,5 @@
 """Sharded models train as whole ones do, and go on on any number of workers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

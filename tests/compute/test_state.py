@@ -1,7 +1,5 @@
 """Buffers and random states come back as they were."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Diagnostics in the training loop: on request, at every step, without a trace in the weights."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The largest attention logit: equal to the definition under every mask, and invisible to what it watches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

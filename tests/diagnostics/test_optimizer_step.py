@@ -1,7 +1,5 @@
 """What the optimizer's step does to every matrix, against the same by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

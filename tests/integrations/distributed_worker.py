@@ -1,7 +1,5 @@
 """Two ranks under the Hugging Face and the Lightning Trainer: ``python distributed_worker.py FOLDER``."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

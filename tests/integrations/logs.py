@@ -1,7 +1,5 @@
 """What a library's logger is given."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The meter's probe in a loop of ``accelerate``, against the same loop without it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The callback inside the real Trainer, on a Llama of two layers, against gradients taken group by group."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """The callbacks on two ranks under DDP, against gradients taken group by group."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two moments of a step, from the gradients of its groups written out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ranks of the distributed tests, run once for all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

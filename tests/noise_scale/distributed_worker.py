@@ -4,8 +4,6 @@ There are that many forked processes and one process group; every rank runs the 
 writes ``FOLDER/RANK.pt``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import sys

@@ -1,7 +1,5 @@
 """What ranks should find, from one process that takes the gradient of every group by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

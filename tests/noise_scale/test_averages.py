@@ -1,7 +1,5 @@
 """Averages over steps: what streams in equals what is computed at once, in constant memory."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

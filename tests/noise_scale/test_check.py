@@ -1,7 +1,5 @@
 """One batch against a loop over examples, in words."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

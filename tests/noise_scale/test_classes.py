@@ -1,7 +1,5 @@
 """Losses and data that make a noise scale wrong unless it is told: constants of the batch, and what a batch shares."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

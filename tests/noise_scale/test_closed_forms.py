@@ -1,7 +1,5 @@
 """Closed forms of noise scales against sampling, definitions and scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

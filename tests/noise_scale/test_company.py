@@ -1,7 +1,5 @@
 """Losses that couple examples, and examples that come in copies, are found in a plain loop."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What nobody meant to measure, or no hook can watch, is one line and never an error of another kind."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import warnings

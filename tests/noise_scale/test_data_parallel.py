@@ -1,7 +1,5 @@
 """Probe and the drop-in under DDP and FSDP2, against one process on the union of the batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Sums over ranks, and what holds without any."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """``auto`` takes micro-batches where the model, or its first step, shows that it must."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

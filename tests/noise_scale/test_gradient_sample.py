@@ -1,7 +1,5 @@
 """``.grad`` at the end of a step is what its backward passes found, or somebody is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

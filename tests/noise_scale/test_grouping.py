@@ -1,7 +1,5 @@
 """Norms of examples, a piece at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Examples that belong together: the group is the example, and noise has two levels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Hessian-weighted noise scale: unbiased, equal to the whole Hessian, and without a trace."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ Exceptions, measured and tested: a lognormal signal that fluctuates by three tim
 skewed (92 %), and where means drift by a factor e over thousands of quiet steps the interval is too wide (above 97 %).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

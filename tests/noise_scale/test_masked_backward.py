@@ -1,7 +1,5 @@
 """Groups of a batch by masked backward passes: exact for whatever a model computes, and nothing in training changes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The drop-in: any loop, the same numbers; nothing left behind."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

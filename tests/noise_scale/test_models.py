@@ -1,7 +1,5 @@
 """The page of models, cell by cell, and what the cells themselves are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Two equations, two unknowns."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -6,8 +6,6 @@ geometry ``l1``, whose signal is that of a noisy gradient, its expectation at th
 none, the mean of 6,000 independent steps drawn from the distribution of the groups' gradients.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

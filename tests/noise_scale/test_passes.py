@@ -1,7 +1,5 @@
 """Counting the examples of a forward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Models of the page whose examples are groups of rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

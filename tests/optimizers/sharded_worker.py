@@ -3,8 +3,6 @@
 Every rank steps every optimizer over DTensors and writes the whole tensors to ``FOLDER/RANK.pt``.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

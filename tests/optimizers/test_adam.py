@@ -1,7 +1,5 @@
 """Adam and AdamW step alike however weights, gradients and state lie in memory, and fused where that may be."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The listing of optimizers: complete, measured, and shown within a terminal's width."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

@@ -1,7 +1,5 @@
 """Several optimizers behave as one: shared groups, shared state, one state dict."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections import defaultdict

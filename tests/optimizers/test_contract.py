@@ -1,7 +1,5 @@
 """What every class of our own owes to torch.optim: checks at construction, state that loads, copies."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """What every optimizer of the registry must do; a new entry is tested without an edit here."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable

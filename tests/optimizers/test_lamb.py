@@ -1,7 +1,5 @@
 """LAMB against its slow twin, and what it reduces to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """A parameter read as matrices: sides, views and their inverse; the same function in other layouts trains alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Optimizers of torch.optim and pytorch_optimizer by name."""
 
-from __future__ import annotations
-
 import copy
 import copyreg
 import inspect

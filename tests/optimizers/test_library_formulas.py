@@ -1,7 +1,5 @@
 """Entries that wrap a library class do what their docstrings say, in float64 over 20 steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Which geometry suits which optimizer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

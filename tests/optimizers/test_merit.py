@@ -1,7 +1,5 @@
 """MERIT against its slow twin, its bounds, and what it reduces to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

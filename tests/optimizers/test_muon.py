@@ -1,7 +1,5 @@
 """Muon against torch.optim.Muon, and the two parts it is made of."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Optimizers of the user's own, named as ``module:name``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

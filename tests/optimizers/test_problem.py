@@ -1,7 +1,5 @@
 """Optimizers that evaluate the model: what they are told, and what they say when they are not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

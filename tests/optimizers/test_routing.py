@@ -1,7 +1,5 @@
 """Which parameters the matrix part takes: the rule, the override, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import re

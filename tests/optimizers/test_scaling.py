@@ -1,7 +1,5 @@
 """Options in examples: half-life of the second moment, timescale of weight decay."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Polar factors, and the methods built on them against their slow twins and what they reduce to."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """What LAMB, LARS and MERIT share: blocks, state, precision, memory, and steps without waiting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Sharded parameters (``DTensor``) under LAMB, LARS and MERIT move like whole ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

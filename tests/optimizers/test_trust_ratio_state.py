@@ -1,7 +1,5 @@
 """The state of LAMB, LARS and MERIT is ``optimizer.state``, and what changes under them is refused or followed."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of LAMB, LARS and MERIT share: shapes, starts, gradients and a run beside the twins."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choices as text: what a person types, what ``str`` writes, and what variants of one name are called."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

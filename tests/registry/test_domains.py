@@ -1,7 +1,5 @@
 """Whole numbers and numbers within bounds: what is taken, and what is refused in one line."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The registry: discovery of siblings, and errors that help."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

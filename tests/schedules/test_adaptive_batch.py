@@ -1,7 +1,5 @@
 """What a batch size that follows the noise scale can save."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

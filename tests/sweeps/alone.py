@@ -1,8 +1,6 @@
 """Sweeps in this process, one trial after the other: what Ray makes of them, without the seconds that it takes to
 start; and what is asked of a child, without those in which it imports torch."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys
@@ -63,7 +61,7 @@ class ChildHere:
     def __init__(self, first: str | None = None) -> None:
         self.first = first
 
-    def __enter__(self) -> ChildHere:
+    def __enter__(self) -> "ChildHere":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """A workload that does what it is told to at a given step, for the tests that inject faults."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

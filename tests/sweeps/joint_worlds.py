@@ -5,8 +5,6 @@ best learning rate moves with the batch size, and falls with the momentum. Every
 S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -5,8 +5,6 @@ the best learning rate, which follows ``B^slope`` and lies a given factor from t
 every trial its own. Learning rates ten times too large diverge early, too small ones use up their budget.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import random

@@ -1,7 +1,5 @@
 """A sweep without training: trials whose steps to target follow a known law, run through the real search."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Simulated sweeps that find their batch sizes, as the benchmark of prices runs them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

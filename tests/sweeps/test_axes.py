@@ -1,7 +1,5 @@
 """Options of optimizers as axes: tuned with the learning rate, or a curve for each value."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Batch schedules as an axis of a sweep, where nothing runs yet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a running trial must beat reaches it through the folder, whatever becomes of the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

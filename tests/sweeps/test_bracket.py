@@ -1,7 +1,5 @@
 """What a study needs next: every rule against arithmetic done the slow way."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Branches of a run: what is asked for, what is run, what is kept, and that it goes on where it stopped."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Branches that another program trains, and branches of what another program has trained."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

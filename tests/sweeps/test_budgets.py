@@ -1,7 +1,5 @@
 """Sweeps at equal budgets: what is asked for, what is refused, and what runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whatever becomes of a child, the one who asked is told, at once."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Where trials fit, and what Ray may not do to the process it runs in."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """The files for a laptop, a node, Slurm and Kubernetes in ``docs/examples``; the one for Slurm runs, with stand-ins."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

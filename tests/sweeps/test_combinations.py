@@ -1,7 +1,5 @@
 """What combines with what: every row of the table refuses, and everything that a sweep can ask for is seen."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Ray's control service is gone: noticed, and where a call of Ray does not return, the end is one line."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What a plan says before a sweep and while it runs, against what the sweep then takes."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """A sweep for every value of a setting: which axes are that, what runs in which folder, what is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``--precision`` with ``--budget``: trials are added until it is known up to where a larger batch is as good."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

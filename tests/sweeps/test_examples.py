@@ -1,7 +1,5 @@
 """The training scripts in ``docs/examples``, run as the first lines of each say."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

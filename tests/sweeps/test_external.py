@@ -1,7 +1,5 @@
 """Trials that another program trains: how it is started, how its log is read while it is written, how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

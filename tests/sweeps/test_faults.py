@@ -1,7 +1,5 @@
 """Faults injected into trials of real sweeps: each is told as what it is, and the other trials are as ever."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

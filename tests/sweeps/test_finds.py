@@ -1,7 +1,5 @@
 """A sweep that finds its batch sizes: several optimizers, limits, memory, and commands before and after."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """What ``cbs sweep`` says beforehand, and refuses, where no batch sizes are given."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A sweep that finds its batch sizes, killed again and again or on a cluster. Real processes, real SIGKILL."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Several targets at once: trials go on until all are reached, and each is answered from the same trials."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep that is killed and run again ends like one that was left alone. Real processes, real SIGKILL."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Sweeps on a real Ray: one local instance for the session, tiny trials."""
 
-from __future__ import annotations
-
 import io
 import math
 import shutil

@@ -1,8 +1,6 @@
 """Trials that are jobs of their own: ``--launch`` with a stand-in for ``sbatch --wait``, and a queue that runs what it
 is given apart from the launcher, as the node of a cluster does."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What ``cbs status`` says and removes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

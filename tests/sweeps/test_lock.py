@@ -1,7 +1,5 @@
 """One owner per folder: a living one is named, a dead one gives way."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The loop: which policy is asked for, what is run, and the function that Python users call."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What ``sweep.json`` says of the software that ran."""
 
-from __future__ import annotations
-
 import platform
 import re
 import sys

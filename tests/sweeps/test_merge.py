@@ -1,7 +1,5 @@
 """``cbs merge``: what is one sweep in two folders becomes one in one, or is refused with what is unlike."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """A target that is not reached: how near the sweep has come, and what was meant perhaps, said once."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes of a cluster come and go while a sweep runs; all of them on this machine, in a process of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What a search minimises: one search finds the learning rate with the fewest steps and that with the best metric."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

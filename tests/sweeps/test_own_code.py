@@ -1,7 +1,5 @@
 """What is relied on in a workload or an optimizer of one's own, and is told where it does not hold."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

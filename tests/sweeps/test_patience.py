@@ -1,7 +1,5 @@
 """How long a trial may be silent, and what is told of first steps that crash, exit or hang."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A sweep that goes on until the critical batch size is known well enough, on laws that are known."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A Ray that starts ahead is taken over once, stopped if nobody does, and fails where it is asked for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

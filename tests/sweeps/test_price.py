@@ -1,7 +1,5 @@
 """The price of an answer before its first trial: what is known of a run at B_crit, and what is said to be unknown."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs that know nothing of the sweep and only print: how their lines are followed, and what is said beforehand."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

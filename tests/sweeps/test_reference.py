@@ -1,7 +1,5 @@
 """What ``cbs explain`` says: of every key of ``--set`` its default and a meaning, and of words of the output."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a person sees of a sweep before, while and after it runs; variants are told apart everywhere."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Search and analysis together: learning rates and seeds chosen on few trials, and the truth still in the interval."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """What a trial may leave other than it found it in its process is seen, whatever it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A sweep before anything runs: its recipe, what tells variants apart, and what is refused for any optimizer."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Telescoping as sweeps: folders, what is stored and said, and a kill at every point."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The curve of a running sweep as a person sees it in a terminal, and ``cbs status --watch``."""
 
-from __future__ import annotations
-
 import heapq
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Telescoping on a law that is known: where it arrives, what it costs, what it does where the law does not hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

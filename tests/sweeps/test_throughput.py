@@ -1,7 +1,5 @@
 """Step times of real trials, and what happens when memory ends."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

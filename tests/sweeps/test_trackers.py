@@ -1,7 +1,5 @@
 """Every tracker has the trials of a sweep once, and what it has is what ``cbs import`` reads back."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import math

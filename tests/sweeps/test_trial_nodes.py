@@ -1,8 +1,6 @@
 """Trials of a ``--command`` over several nodes: what each node runs, who says when it is over; with two nodes of Ray on
 one machine, too."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -87,7 +85,7 @@ class FakeChild:
     """Says at once what it is told to, or waits until it is killed."""
 
     answers: dict[int, str | None]
-    made: list[FakeChild]
+    made: list["FakeChild"]
 
     def __init__(self) -> None:
         self.rank, self.killed, self.ended = len(self.made), threading.Event(), True

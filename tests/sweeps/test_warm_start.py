@@ -1,7 +1,5 @@
 """A search that starts where other results say: cheaper where they are right, as sure where they mislead."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

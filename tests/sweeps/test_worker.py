@@ -1,7 +1,5 @@
 """A worker's trials: passes that memory does not hold are halved, and several processes train as one does."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

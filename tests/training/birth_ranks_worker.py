@@ -3,8 +3,6 @@
 ``FOLDER/one/32.pt`` is kept by the same trunk on one rank; the values of the branch from there are JSON on standard
 output."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -2,8 +2,6 @@
 
 What became of them is JSON on standard output of the first."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A trial that starts from a checkpoint: it is the trunk where nothing differs, and tells what does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Metrics beside the workload's own: what they are, that they are stored, and that they change nothing."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

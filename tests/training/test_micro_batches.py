@@ -1,7 +1,5 @@
 """How a step is cut up, whatever its size."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The noise scale along a run: it is the workload's, phase by phase."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Checkpoints of other people: what is read, what is refused, and that nothing of them runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import fractions
 import json

@@ -1,7 +1,5 @@
 """The parts of a trial: when each method is called, and what a checkpoint keeps of them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """A trial as an optimizer sees it that evaluates the model itself."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

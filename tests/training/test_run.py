@@ -1,7 +1,5 @@
 """The training loop: repeatable, indifferent to how a step is cut up, and honest about how a trial ends."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
@@ -147,7 +145,7 @@ class Spy:
         self.initial = self.models[-1].theta.detach().clone()
         return self.models[-1]
 
-    def training_stream(self, generator: torch.Generator) -> Spy:
+    def training_stream(self, generator: torch.Generator) -> "Spy":
         self.stream = self.inner.training_stream(generator)
         return self
 

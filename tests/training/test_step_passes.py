@@ -1,7 +1,5 @@
 """A measurement never changes the training: a step that comes out otherwise in smaller passes is not cut."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A trial that dies and is started again ends bitwise as if it had been left alone."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

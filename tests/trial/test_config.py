@@ -1,7 +1,5 @@
 """Configurations: checked when built, lossless as dictionaries, identified by a fingerprint."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

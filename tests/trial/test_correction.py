@@ -1,7 +1,5 @@
 """Products of estimates, and the correction for the batch size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

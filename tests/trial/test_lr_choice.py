@@ -1,7 +1,5 @@
 """The winning learning rate against a slow twin."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

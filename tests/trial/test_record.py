@@ -1,7 +1,5 @@
 """What is read off the record of a trial."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The results tree: lossless, repeatable to the byte, never half-written, never mistaken for something else."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

@@ -1,7 +1,5 @@
 """What "reached" means: the comparison and the crossing."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Finding and building workloads, the registered ones and the user's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The noise scale of every workload's model against a loop over the examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

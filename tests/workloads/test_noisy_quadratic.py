@@ -1,7 +1,5 @@
 """The noisy quadratic: its data, and the whole chain of measurement against the closed form."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

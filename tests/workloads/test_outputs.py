@@ -1,7 +1,5 @@
 """Workloads that show their outputs: both halves of the loss, and samples of its curvature."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.func import hessian

@@ -3,8 +3,6 @@
 The groups' mean gradients are drawn from their own distribution, N(G, diag(c)/b).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

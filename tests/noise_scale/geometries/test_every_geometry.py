@@ -3,8 +3,6 @@
 Its slow twin is the function of its name in ``tests/references/geometry.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which matrices the nuclear geometry counts, and how."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A geometry that nobody but this file knows: recorded by short runs, analyzed, and called by its own name."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The preconditioner is the one the optimizer divides by, wherever it keeps it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ours against the estimators as published (Naganuma et al., arXiv 2602.03001), from the mean gradients of R ranks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

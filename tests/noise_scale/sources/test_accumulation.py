@@ -1,7 +1,5 @@
 """Micro-batches: unbiased, exact as algebra, in any loop, and with no trace left behind."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Ranks under gloo, against one process that takes the gradient of every group by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

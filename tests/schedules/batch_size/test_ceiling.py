@@ -1,7 +1,5 @@
 """Every rule beside the best schedule there is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.bench_batch_schedules import RULES, table

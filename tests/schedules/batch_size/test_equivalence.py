@@ -10,8 +10,6 @@ factor, where a b is the same for SGD and a sqrt(b) for normalised SGD; the latt
 (Meterez et al., arXiv 2510.14717).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batch-size schedules in the training loop: what is trained, what is recorded, and where a killed trial goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

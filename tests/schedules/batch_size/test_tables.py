@@ -1,7 +1,5 @@
 """Open-loop schedules: published arithmetic, and what holds for every table."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every rule against the closed form: on the noisy quadratic the noise of a step enters as one over its batch size."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Any

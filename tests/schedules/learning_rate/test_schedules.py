@@ -1,7 +1,5 @@
 """Learning-rate schedules, in examples."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

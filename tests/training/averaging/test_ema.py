@@ -1,7 +1,5 @@
 """The exponential moving average: the closed form through the whole loop, and torch's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Latest weight averaging: which weights it averages, and when it takes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

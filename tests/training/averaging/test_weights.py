@@ -1,7 +1,5 @@
 """Which weights are validated, and that training has its own back afterwards."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Llama and GPT-2 against the same models of transformers, weights copied; counts against those published."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
