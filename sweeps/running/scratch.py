@@ -27,6 +27,7 @@ _SOCKETS = len(f"/{_FOLDER}1234567-12345678/{_OPEN}/session_2026-01-01_00-00-00_
 """Bytes that Ray and this package append to the path of the folder for temporary files."""
 _SHORT = "/tmp"
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LEAST_ROOM = 2**20
 """Bytes of free space; with less room for its temporary files, Ray fails in one way or another."""
 
@@ -35,12 +36,18 @@ def temporary_folder(parent: str | None = None) -> Path:
     """Create a temporary folder that names its owner, so that a later sweep can remove it if this process is killed.
 
     Only this user can enter it. What lies in it may be open to everybody, as Ray makes its own folders.
+
+    Raises:
+        Unfinished: if there is no room for it.
+        ConfigError: if it cannot be made for another reason.
     """
     try:
         _own.append(Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)))
         (_own[-1] / _OWNER).write_text(json.dumps(described()))
         (_own[-1] / _OPEN).mkdir()
     except OSError as error:
+        if error.errno in _FULL:
+            check_room(error)
         raise ConfigError(f"cannot write temporary files: {reason(error)}; set TMPDIR to a folder with room") from None
     return _own[-1] / _OPEN
 
@@ -80,7 +87,7 @@ def check_room(error: Exception) -> None:
         Unfinished: if it does.
     """
     folder = folder_of_sockets() or tempfile.gettempdir()
-    refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    refused = isinstance(error, OSError) and error.errno in _FULL
     if refused or shutil.disk_usage(folder).free < _LEAST_ROOM:
         hint = "make room, or set TMPDIR to a folder that has it"
         raise Unfinished(f"no room for temporary files in {folder}; {hint}") from None

@@ -411,12 +411,13 @@ def test_without_any_folder_for_temporary_files_it_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_ray_that_has_no_room_is_not(monkeypatch, number):
+@pytest.mark.parametrize("where", [(ray, "init"), (tempfile, "mkdtemp")], ids=["ray", "folder"])
+def test_a_ray_that_has_no_room_is_not(monkeypatch, where, number):
     def full(**options):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", full)
+    monkeypatch.setattr(*where, full)
     room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
     with room, connected(Resources(workers=1)):
         pytest.fail("nobody is connected")
