@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
+import re
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,17 @@ from cbs.training.reporting import REPORTS, SETTINGS, checked
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
-from sweeps.external.trainer import REPORT, ExternalTrainer
+from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer
 
 _LINES = (".jsonl", ".csv", ".tsv", ".log")
 """Suffixes of files that are written line by line: what follows the last line break is not yet complete."""
 
 _SAME = ("batch_size", "lr", "seed")
+
+_ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
+"""How Weights & Biases says where an online run is, as the program starts."""
+_HEAD = 2**16
+"""Bytes of the program's output that are searched for it."""
 
 
 class AnotherTrialError(DataError):
@@ -57,6 +65,7 @@ class LoggedCurve:
         self.problem, self.changed, self.hopeless = "", False, False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._online, self._asked = "", -math.inf
 
     @property
     def nothing(self) -> str:
@@ -76,11 +85,12 @@ class LoggedCurve:
         """
         seen = self._files()
         self.changed = seen != self._seen
-        if not self.changed and not whole:
+        server = "" if whole else self._server()
+        if not self.changed and not whole and not server:
             return False
         self._seen = seen
         try:
-            steps, values = self._read(list(seen), whole=whole)
+            steps, values = self._points(server) if server else self._read(list(seen), whole=whole)
             measured = measurements(self._trial, [int(step) for step in steps], values)
             self._check_begin(measured)
         except (DataError, OSError) as error:
@@ -90,6 +100,19 @@ class LoggedCurve:
         self.problem = ""
         before, self.evaluations = len(self.evaluations), measured
         return len(self.evaluations) > before
+
+    def _server(self) -> str:
+        """Return the address of the program's online run of Weights & Biases, whose file here is empty until it ends,
+        if it is time to ask the server; else nothing."""
+        output = self._folder / OUTPUT
+        if self._trainer.reads != WANDB or time.monotonic() - self._asked < ASK_SECONDS or not output.exists():
+            return ""
+        if not self._online:
+            with output.open("rb") as lines:
+                found = _ONLINE.search(lines.read(_HEAD))
+            self._online = b"/".join(found.groups()).decode() if found else ""
+        self._asked = time.monotonic() if self._online else -math.inf
+        return self._online
 
     def _check_begin(self, measured: list[Measurement]) -> None:
         """Check that the first evaluation read earlier is still in the log; the target may be crossed in a lost
@@ -165,7 +188,7 @@ class LoggedCurve:
         content = copy.read_bytes()
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
 
-    def _points(self, source: Path, format: str = "", columns: dict[str, str] | None = None) -> tuple[Array, Array]:
+    def _points(self, source: Path | str, format: str = "", columns: dict[str, str] | None = None) -> tuple[Array, Array]:
         """Return steps and values in order, each step once."""
         trial = self._trial
         settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 REPORT = "report"
 """Format of the log that :func:`cbs.report` writes."""
+WANDB, ASK_SECONDS = "wandb", 10.0
+"""Format of Weights & Biases, whose file of a run is empty until the run ends, and seconds between two questions to its
+server."""
 
 FORMATS = {"trainer_state": "huggingface"}
 """Alternative names of formats."""

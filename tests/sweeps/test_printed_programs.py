@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from cbs.trial.record import TrialResult, TrialStatus
+from sweeps.external import curve
 from sweeps.external.asked import asked_sweep, check_there, told_first
 from sweeps.external.run import run_command
 from sweeps.external.trainer import trained_by
@@ -110,10 +112,6 @@ def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
     assert "each trial has 2 cores (OMP_NUM_THREADS=2)" in lines[0]
     assert "no {seed}" in lines[1]
     assert "intervals are wide" in lines[1]
-    asked = trained_by(trainer(f"train {PLACES} {{seed}} {{folder}}", reads="wandb"), sweep("adamw"), 1.0, ())
-    assert asked.axes.seeds == (4, 5)
-    (_, waits) = told_first(asked, 1)
-    assert "every trial runs to its own end" in waits
     assert told_first(sweep("adamw"), 1) == []
     options = dict.fromkeys(("workload", "batch_sizes", "lrs", "schedule", "axis", "from_checkpoint", "budget"))
     program = {**UNITS, "command": f"train {PLACES}", "reads": "report", "columns": [], "resume": None}
@@ -121,6 +119,73 @@ def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
         asked_sweep(
             sweep("adamw"), {**options, "optim": ["adamw"], "target": 1.0, "settings": (), "seeds": "3"}, program
         )
+
+
+@pytest.mark.parametrize(
+    ("before", "surroundings", "key", "said"),
+    [
+        ("", {}, "", "every trial runs to its own end"),
+        ("", {"WANDB_API_KEY": "k"}, "", "are followed on its server, every 10 s"),
+        ("WANDB_API_KEY=k ", {}, "", "are followed on its server"),
+        ("WANDB_MODE=offline ", {"WANDB_API_KEY": "k"}, "", "every trial runs to its own end"),
+        ("", {"WANDB_API_KEY": "k", "WANDB_MODE": "disabled"}, "", "every trial runs to its own end"),
+        ("", {}, "api.wandb.ai", "are followed on its server"),
+        ("", {"WANDB_BASE_URL": "https://ours.example/"}, "ours.example", "are followed on its server"),
+        ("", {"WANDB_BASE_URL": "https://ours.example/"}, "api.wandb.ai", "every trial runs to its own end"),
+    ],
+)
+def test_runs_of_wandb_are_followed_where_there_is_a_key_and_else_it_is_said_that_they_run_to_their_end(
+    before: str, surroundings: dict[str, str], key: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "netrc").write_text(f"machine {key} login user password secret\n" if key else "")
+    for name, value in {"NETRC": str(tmp_path / "netrc"), **surroundings}.items():
+        monkeypatch.setenv(name, value)
+    asked = trained_by(trainer(f"{before}train {PLACES} {{seed}} {{folder}}", reads="wandb"), sweep("adamw"), 1.0, ())
+    assert asked.axes.seeds == (4, 5)
+    assert said in told_first(asked, 1)[1]
+
+
+class Server:
+    """Stands for the server of Weights & Biases: a run whose rows arrive one by one, after two failures."""
+
+    ADDRESS = "team/project/id7"
+    LOSSES = (3.0, 2.0, 1.5, 0.5, 0.25)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def run(self, address: str) -> SimpleNamespace:
+        self.asked.append(address)
+        if len(self.asked) <= 2:
+            raise OSError("not reached")
+        rows = [{"_step": 10 * row, "loss": loss} for row, loss in enumerate(self.LOSSES[: len(self.asked) - 2])]
+        parts, config = address.split("/"), {"batch": 8}
+        return SimpleNamespace(
+            scan_history=lambda keys: [row for row in rows if set(keys) <= row.keys()],
+            path=parts, summary={"loss": 0.5}, state="running", name="one", id="id7", config=config,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_an_online_run_of_wandb_is_followed_and_ended_at_the_target(
+    online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Api=lambda: server, Error=KeyError))
+    monkeypatch.setattr(curve, "ASK_SECONDS", 0.0)
+    said = f"wandb: View run at https://wandb.ai/team/project/runs/{'id7' * online}"
+    program = f"import sys, time; print({said!r}, flush=True); time.sleep({60 if online else 1})"
+    made = trainer(f'{sys.executable} -S -c "{program}" {PLACES} {{folder}}', reads="wandb")
+    result = run_command(trial(made), tmp_path / "run", path=str(tmp_path))
+    if not online:
+        assert (result.status, server.asked) == (TrialStatus.FAILED, [])
+        return
+    assert result.status is TrialStatus.REACHED, result.message
+    assert result.timing["seconds"] < 30
+    assert [(row.step, row.value) for row in result.evaluations] == [(0, 3.0), (10, 2.0), (20, 1.5), (30, 0.5)]
+    assert set(server.asked) == {Server.ADDRESS}
 
 
 def test_a_program_may_have_an_optimizer_that_nobody_else_knows(monkeypatch: pytest.MonkeyPatch) -> None:
