@@ -188,7 +188,9 @@ class LoggedCurve:
         content = copy.read_bytes()
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
 
-    def _points(self, source: Path | str, format: str = "", columns: dict[str, str] | None = None) -> tuple[Array, Array]:
+    def _points(
+        self, source: Path | str, format: str = "", columns: dict[str, str] | None = None
+    ) -> tuple[Array, Array]:
         """Return steps and values in order, each step once."""
         trial = self._trial
         settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})
