@@ -24,9 +24,7 @@ from sweeps.running.child import Child
 from sweeps.running.worker import Setup, Worker
 
 TURN = 0.5
-"""Seconds between two heartbeats of a running trial."""
-IDLE = 0.1
-"""Seconds between two questions of a waiting worker, and so the most that a trial waits for it."""
+"""Seconds between two heartbeats of a worker; a trial waits no longer for one that is idle."""
 
 
 def _nodes(setup: Setup) -> tuple[str, list[Callable[[], Any]]]:
@@ -56,7 +54,7 @@ class Trainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Return where the trial is or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returned."""
         if self.config["trial"] is None:
-            time.sleep(IDLE)
+            time.sleep(TURN)
             return {"done": False}
         if self._answer is None:
             trial = json.loads(self.config["trial"])
