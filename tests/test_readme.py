@@ -28,7 +28,7 @@ IN_ORDER = [
 ]
 """Every command, as the page gives it."""
 
-ALONE = {"cbs branch", "cbs local", "cbs sweep --workload my_model:Circles"}
+ALONE = {"cbs branch", "cbs local", "cbs scale results/widths", "cbs sweep --workload my_model:Circles"}
 """What the page names without the options that it needs, or in full elsewhere."""
 
 SHELL = "\n".join(text for language, text in BLOCKS if not language)

@@ -199,8 +199,8 @@ def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict
     elif doubts.moved_by_warmup > max(MOVES * doubts.width, NOTABLE):
         yield (
             Verdict.IN_WARMUP,
-            f"without half of their warmup the runs' B_crit is {_factor(doubts.moved_by_warmup)}: shorten the warmup, "
-            "or choose a harder target",
+            f"without half of their warmup the runs give a B_crit that {_factor(doubts.moved_by_warmup)}: shorten the "
+            "warmup, or choose a harder target",
         )
     edges = [point for point in reached if point.at_grid_edge]
     if edges:
@@ -261,7 +261,7 @@ def _too_steep(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
 
 
 def _factor(moved: float) -> str:
-    return f"another by a factor of {math.exp(moved):.2g}" if math.isfinite(moved) else "beyond the measured sizes"
+    return f"differs by a factor of {math.exp(moved):.2g}" if math.isfinite(moved) else "lies beyond the measured sizes"
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
@@ -288,7 +288,7 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
     if doubts.moved_by_prior > max(MOVES * doubts.width, NOTABLE):
         yield (
             Verdict.PRIOR_DECIDES,
-            f"with priors half or twice as wide B_crit is {_factor(doubts.moved_by_prior)}: add seeds, or batch sizes "
+            f"with priors half or twice as wide B_crit {_factor(doubts.moved_by_prior)}: add seeds, or batch sizes "
             "near it",
         )
     if doubts.extrapolated:

@@ -120,13 +120,15 @@ def suggest(
     if not known.reached:
         return None
     group, searching = answer.group, known.searching()
-    anew = searching is not None and answer.target != group.target
-    wanted = searching or known.asked_for() or known.most_for_its_cost() or known.asked_for(LEAST_OPEN)
+    warmup = {} if searching else known.half_the_warmup()
+    anew = bool(warmup) or (searching is not None and answer.target != group.target)
+    shorter = ([(tuple(known.reached), known.seeds)], ("a sweep with half the warmup",)) if warmup else None
+    wanted = searching or shorter or known.asked_for() or known.most_for_its_cost() or known.asked_for(LEAST_OPEN)
     if wanted is None:
         return None
     parts, reasons = wanted
     sizes = tuple(sorted({size for part, _ in parts for size in part}))
-    rates, done = None if searching else known.rates(sizes), {} if anew else known.done
+    rates, done = None if searching or warmup else known.rates(sizes), {} if anew else known.done
     usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.chain.from_iterable(itertools.product(*part) for part in parts):
@@ -136,9 +138,9 @@ def suggest(
     missing = tuple(sorted(cell for cell, count in lacking.items() if count))
     if not missing:
         return None
-    target = answer.target if anew else None
+    target = answer.target if anew and answer.target != group.target else None
     commands = (
-        adding(group.manifest, group.folder, group.choice, *part, rates, target=target)
+        adding(group.manifest, group.folder, group.choice, *part, rates, target=target, settings=warmup)
         for part in parts
         if any(size in part[0] and seed in part[1] for size, seed in missing)
     )
@@ -248,6 +250,16 @@ class Known:
             "edge of the grid, and a sweep searches at its own target only"
         )
         return [(tuple(self.reached), self.seeds)], (reason,)
+
+    def half_the_warmup(self) -> dict[str, int]:
+        """Return the settings of a sweep with half the warmup, where the warmup decides the answer: more trials of this
+        protocol would not help. Empty otherwise, and for a sweep that goes on by itself, whose protocol is fixed."""
+        protocol = self.answer.group.manifest.get("protocol")
+        schedule = protocol.get("schedule") if isinstance(protocol, dict) else None
+        if self.goal or self.answer.verdict is not Verdict.IN_WARMUP or not isinstance(schedule, dict):
+            return {}
+        lengths = {key: schedule.get(key) for key in ("warmup_steps", "warmup_examples")}
+        return {f"schedule.{key}": length // 2 for key, length in lengths.items() if length}
 
     def asked_for(self, least_chance: float = OPEN) -> Wanted | None:
         """Return the trials that the verdict calls for; ``None`` if it calls for none.

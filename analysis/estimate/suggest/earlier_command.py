@@ -28,13 +28,14 @@ def adding(
     seeds: Sequence[int],
     lrs: Sequence[float] | None,
     target: Target | None = None,
+    settings: Mapping[str, int] | None = None,
 ) -> str:
     """Return a shell command; empty if the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
     the same and the trials are added to the existing ones. ``seeds`` are all seeds, and ``lrs`` is ``None`` for a
-    search. ``manifest`` is the content of ``sweep.json`` in ``folder``. A sweep with another ``target`` has a folder
-    beside it, and its search starts from the best learning rates there.
+    search. ``manifest`` is the content of ``sweep.json`` in ``folder``. A sweep with another ``target``, or with other
+    ``settings``, has a folder beside it, and its search starts from the best learning rates there.
     """
     runs = [] if manifest.get("imported") else manifest.get("runs")
     commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
@@ -54,7 +55,10 @@ def adding(
     )
     words = ["cbs", "sweep"]
     repeated = (mine or earlier)[-1]
-    left_out = (*_AXES, *(() if lrs is None else ("--from",)), *(() if target is None else ("--target", "--from")))
+    changed = {f"{key}=": f"{key}={value}" for key, value in (settings or {}).items()}
+    anew = (*(() if target is None else ("--target", "--from")), *(("--from",) if changed else ()))
+    left_out = (*_AXES, *(() if lrs is None else ("--from",)), *anew)
+    covered += tuple(changed)
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
@@ -65,9 +69,12 @@ def adding(
     # a single number without a comma would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
-    if target is not None:
-        words += ["--target", repr(target.value), "--from", str(folder)]
-        folder = folder.with_name(f"{folder.name}-at-{target.value:g}")
+    words += [] if target is None else ["--target", repr(target.value)]
+    words += [word for setting in changed.values() for word in ("--set", setting)]
+    if anew:
+        words += ["--from", str(folder)]
+        at = "" if target is None else f"-at-{target.value:g}"
+        folder = folder.with_name(f"{folder.name}{at}{'-short-warmup' if changed else ''}")
     return shlex.join([*words, "--output", str(folder)])
 
 

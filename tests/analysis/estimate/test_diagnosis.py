@@ -107,7 +107,7 @@ def test_a_target_that_is_reached_in_the_warmup_is_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moved", "words"), [(math.log(2), "another by a factor of 2:"), (math.inf, "beyond the measured")]
+    ("moved", "words"), [(math.log(2), "differs by a factor of 2:"), (math.inf, "beyond the measured")]
 )
 def test_a_warmup_that_moves_the_answer_is_the_verdict_though_runs_are_longer(moved: float, words: str) -> None:
     found, advice = verdict(moved_by_warmup=moved)
@@ -118,7 +118,7 @@ def test_a_warmup_that_moves_the_answer_is_the_verdict_though_runs_are_longer(mo
 
 
 @pytest.mark.parametrize(
-    ("moved", "words"), [(math.log(2), "another by a factor of 2:"), (math.inf, "beyond the measured")]
+    ("moved", "words"), [(math.log(2), "differs by a factor of 2:"), (math.inf, "beyond the measured")]
 )
 def test_a_prior_that_moves_the_answer_is_the_verdict(moved: float, words: str) -> None:
     found, advice = verdict(moved_by_prior=moved)

@@ -17,7 +17,7 @@ import typer
 
 import cli
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import SUDDEN
+from analysis.estimate.diagnosis import SUDDEN, Verdict
 from analysis.estimate.draws import Break, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
@@ -291,6 +291,22 @@ def test_another_target_that_was_evaluated_too_rarely_gets_a_sweep_of_its_own(tm
     assert found.reasons == ("a sweep at this target, which evaluates often near it",)
     assert found.command.endswith(f"--target 2.8 --from {folder} --output {folder}-at-2.8")
     assert "--target" not in own.command
+
+
+def test_where_the_warmup_decides_a_sweep_with_half_of_it_is_next(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    healthy(folder, seeds=2)
+    protocol = {"schedule": {"warmup_steps": 10, "warmup_examples": None}}
+    with_command(folder, "cbs sweep --optim adamw --set schedule.warmup_steps=10", protocol=protocol)
+    doubted = dataclasses.replace(answer(folder), verdict=Verdict.IN_WARMUP)
+    found = suggest(doubted)
+    assert found is not None
+    assert found.command == (
+        "cbs sweep --optim adamw --batch-sizes 2,8,32,128,512 --seeds 0,1 --set schedule.warmup_steps=5 "
+        f"--from {folder} --output {folder}-short-warmup"
+    )
+    going_on = suggest(doubted, goal=0.2)
+    assert going_on is None or "warmup_steps=5" not in going_on.command
 
 
 def test_nothing_is_suggested_where_more_of_the_same_would_not_reach_the_target(tmp_path: Path) -> None:
