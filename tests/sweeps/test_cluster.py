@@ -30,6 +30,7 @@ from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
 from cbs.interrupts import interrupted, rearm, signals_as_interrupt, uninterrupted
+from cbs.trial.store import Store
 from sweeps.folder.lock import described, lives
 from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
@@ -37,7 +38,8 @@ from sweeps.running.cluster import Engine, EngineLost, connected, output_to_erro
 from sweeps.running.dispatch import MAX_ENGINES, run_search
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources, check_placement
-from sweeps.running.run import Runs
+from sweeps.running.run import MAX_LOSSES, Runs, SweepRun
+from sweeps.search.search import Search
 from tests.sweeps.simulation import small_sweep
 
 
@@ -462,6 +464,16 @@ def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster
         mine.check_home()
         assert bool(run.fatal) is fatal
         assert not fatal or "no worker of Ray was heard for 300 s; see " in run.fatal
+
+
+def test_a_trial_whose_worker_is_lost_goes_on_elsewhere_ten_times_and_then_ends_the_sweep(tmp_path):
+    run = SweepRun(Search(small_sweep()), Store(tmp_path), 1.0)
+    for losses in range(MAX_LOSSES + 1):
+        assert run.fatal is None, losses
+        started = run.next()
+        assert started is not None
+        run.lost(started[0])
+    assert "its worker was lost" in run.fatal
 
 
 def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
