@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -74,3 +75,5 @@ def command(
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
     write_step_times(rows, output)
     typer.echo(output)
+    if Path(source).is_dir():
+        typer.echo(f"next: cbs recommend {shlex.quote(str(source))} --throughput {shlex.quote(str(output))}")

@@ -42,7 +42,7 @@ def _(learning_rates: LearningRates) -> Presentation:
     return Presentation(
         shown=[*(at_a_glance(entries, said) for entries in scopes.values()), *learning_rates.notes],
         wide=[*(table for table in tables.values() if table is not missing), *_to_run(learning_rates.entries)],
-        then=[f"cbs recommend {folder} --throughput 'assumed(examples_per_second_per_device=2000)'"] if folder else (),
+        then=[next_command(folder, learning_rates)] if folder else (),
         tables=tables,
         latex=("learning_rate_laws", "protocols"),
         json="learning_rates.json",
@@ -52,6 +52,12 @@ def _(learning_rates: LearningRates) -> Presentation:
 def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
     columns = {column.key: column for column in about([entry.answer for entry in entries])}
     return tuple(columns[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
+
+
+def next_command(folder: str, learning_rates: LearningRates) -> str:
+    """Return the command for what comes next: step times where trials are trained here, else a choice by a table."""
+    trained = not any("imported" in entry.answer.group.manifest for entry in learning_rates.entries)
+    return f"cbs throughput {folder}" if trained else f"cbs recommend {folder} --throughput throughput.csv"
 
 
 def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
