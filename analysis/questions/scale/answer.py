@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Scaling(Findings):
     laws: tuple[ScalingLaw, ...]
     comparisons: tuple[ScalingLaw, ...]
     data: str
-    then: tuple[str, ...] = ()
+    then: tuple[str, ...] = field(default=(), repr=False)
 
 
 def scale(

@@ -189,10 +189,11 @@ class SchedulePlan:
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlans(Findings):
     """Result of :func:`~extensions.schedules.plan.answer.plan_schedule`, with one plan per optimizer;
-    ``timing`` says where step times come from."""
+    ``timing`` says where step times come from, ``folder`` is that of the results, if they are a sweep."""
 
     plans: tuple[SchedulePlan, ...] = field(repr=False)
     timing: str = ""
+    folder: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"plans": plain(self.plans)}

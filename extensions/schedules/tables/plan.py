@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ def _(plans: SchedulePlans) -> Presentation:
     return Presentation(
         shown=[planned],
         wide=[*wide, *filter(None, [plans.timing, *plans.notes])],
+        then=[f"cbs report {shlex.quote(plans.folder)}"] if plans.folder else (),
         tables=tables,
         json="schedule_plan.json",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,6 +119,7 @@ def command(
     plans = plan_schedule(plan_sources, ask, config)
     if export is None:
         swept = not (is_trace(source) or Path(source).is_file())
+        plans = replace(plans, folder=source if swept else "")
         answer(plans, Path(source) / "analysis" / "schedule_plan" if swept else None)
         return
     text, notes = exported(plans, export)
