@@ -28,6 +28,18 @@ TEXT = WorkloadInfo(
 """What trials say of their workload."""
 
 
+def quadratic(
+    optimizer: str | Choice, workload: dict[str, Any] | None = None, *, target: float, **settings: Any
+) -> TrialConfig:
+    """A trial of an optimizer, ``name(option=value, ...)``, on the noisy quadratic with these options."""
+    return TrialConfig(
+        workload=Choice(name="noisy_quadratic", options=workload or {}),
+        optimizer=parse_choice(optimizer) if isinstance(optimizer, str) else optimizer,
+        target=Target(metric="validation_loss", value=target),
+        **settings,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """Steps to target of one optimizer: ``ln S = ln S_min + ln(1 + (B_crit/B)^exponent) + curvature/2 (ln lr - ln

@@ -55,6 +55,40 @@ UNITS = [
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
 
+TRAINING: dict[str, Any] = {
+    "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
+    "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+    "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
+    "sweeps.running.prestart.PrestartedRay": lambda *_: nullcontext(),
+    "os.cpu_count": 4,
+    "cbs.compute.device.count": 1,
+    "sweeps.running.access.check_listening": None,
+}
+"""What a command that trains calls."""
+
+
+def of_program(words: list[str]) -> dict[str, Case]:
+    """Of a command that trains: the program of one's own that ``words`` ask for, and where and how trials run."""
+    run, command = words[:2]
+    return {
+        "--command": ([run, command, *words[4:]], f"'command': '{command}'"),
+        "--reads": (words, "'reads': 'csv'"),
+        "--metric": (words, "Target(metric='loss'"),
+        "--direction": (words, "direction='above'"),
+        "--metric-unit": (words, "'metric_unit': 'nats'"),
+        "--example-unit": (words, "'example_unit': 'tree'"),
+        "--tokens-per-example": ([*words, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+        "--column": ([*words, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+        "--resume": ([run, f"{command} {{resume}}", *words[2:], "--resume", "--go"], "'resume': '--go'"),
+        "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+        "--launch": ([*words, "--launch", "nice -n 1"], "launch='nice -n 1'"),
+        "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
+        "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
+        "--dry-run": (["--dry-run"], "preview("),
+        "--json": (["--json"], '"trials": 0'),
+    }
+
+
 FLAGS: dict[str, Flags] = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
@@ -148,15 +182,9 @@ FLAGS: dict[str, Flags] = {
     "scale": Flags({"analysis.questions.scale.answer.scale": answer, **PRESENT}, base=["results"]),
     "sweep": Flags(
         {
-            "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
-            "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+            **TRAINING,
             "sweeps.launching.asked.policy_of": lambda *_, **__: Choice(name="once"),
-            "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
             "sweeps.running.child.Child": lambda *_: nullcontext(),
-            "sweeps.running.prestart.PrestartedRay": lambda *_: nullcontext(),
-            "os.cpu_count": 4,
-            "cbs.compute.device.count": 1,
-            "sweeps.running.access.check_listening": None,
             "cbs.interrupts.time_limit": nullcontext,
             "time.monotonic": 0.0,
         },
@@ -179,38 +207,15 @@ FLAGS: dict[str, Flags] = {
             "--max-examples": (["--max-examples", "1e6"], "examples=1000000.0"),
             "--max-runs": (["--max-runs", "50"], "policy_of(None, 50.0, "),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
-            "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}'"),
-            "--reads": (PROGRAM, "'reads': 'csv'"),
-            "--metric": (PROGRAM, "Target(metric='loss'"),
-            "--direction": (PROGRAM, "direction='above'"),
-            "--metric-unit": (PROGRAM, "'metric_unit': 'nats'"),
-            "--example-unit": (PROGRAM, "'example_unit': 'tree'"),
-            "--tokens-per-example": ([*PROGRAM, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
-            "--column": ([*PROGRAM, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
-            "--resume": (
-                ["--command", "echo {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
-                "'resume': '--go'",
-            ),
-            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--launch": ([*PROGRAM, "--launch", "nice -n 1"], "launch='nice -n 1'"),
-            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
+            **of_program(PROGRAM),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
-            "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
-            "--dry-run": (["--dry-run"], "preview("),
-            "--json": (["--json"], '"trials": 0'),
         },
     ),
     "branch": Flags(
         {
-            "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
-            "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+            **TRAINING,
             "sweeps.launching.policies.branch.Branch": lambda **_: Once(),
-            "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
             "sweeps.external.asked.parent_at": lambda path: Parent(source=str(path), examples=0, digest="0" * 16),
-            "sweeps.running.prestart.PrestartedRay": lambda *_: nullcontext(),
-            "os.cpu_count": 4,
-            "cbs.compute.device.count": 1,
-            "sweeps.running.access.check_listening": None,
         },
         base=["--budget", "50k"],
         cases={
@@ -229,24 +234,7 @@ FLAGS: dict[str, Flags] = {
                 "state='reset', warmup=7",
             ),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
-            "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}"),
-            "--reads": (BRANCHED, "'reads': 'csv'"),
-            "--metric": (BRANCHED, "Target(metric='loss'"),
-            "--direction": (BRANCHED, "direction='above'"),
-            "--metric-unit": (BRANCHED, "'metric_unit': 'nats'"),
-            "--example-unit": (BRANCHED, "'example_unit': 'tree'"),
-            "--tokens-per-example": ([*BRANCHED, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
-            "--column": ([*BRANCHED, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
-            "--resume": (
-                [*BRANCHED[:1], f"{BRANCHED[1]} {{resume}}", *BRANCHED[2:], "--resume", "--go"],
-                "'resume': '--go'",
-            ),
-            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--launch": ([*BRANCHED, "--launch", "nice -n 1"], "launch='nice -n 1'"),
-            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
-            "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
-            "--dry-run": (["--dry-run"], "preview("),
-            "--json": (["--json"], '"trials": 0'),
+            **of_program(BRANCHED),
         },
     ),
     "status": Flags(

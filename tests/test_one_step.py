@@ -12,17 +12,13 @@ from analysis.questions.one_step.answer import OneStepTest, one_step_test
 from cbs.errors import ConfigError
 from cbs.one_step_gain import OneStep, one_step
 from cbs.training.loop import TrainingLoop
-from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from tests.factories import inside
+from tests.factories import inside, quadratic
 
 SIZES = (2, 8, 32, 128)
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 24, "noise": 2.0}),
-    optimizer=Choice(name="sgd"), lr=0.1, batch_size=8, seed=0, target=Target(metric="validation_loss", value=1e-3),
-    max_steps=10, probe=None,
-)  # fmt: skip
+CONFIG = quadratic(
+    "sgd", {"dimension": 24, "noise": 2.0}, target=1e-3, lr=0.1, batch_size=8, seed=0, max_steps=10, probe=None
+)
 
 
 @pytest.fixture(scope="module")

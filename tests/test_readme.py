@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import fresh
-
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
@@ -34,14 +32,16 @@ ALONE = {"cbs branch", "cbs local", "cbs scale results/widths", "cbs sweep --wor
 SHELL = "\n".join(text for language, text in BLOCKS if not language)
 
 
-def test_your_own_model_sweeps(tmp_path):
+@pytest.mark.usefixtures("children_here")
+def test_your_own_model_sweeps(tmp_path, run, monkeypatch):
     (source,) = [block for block in PYTHON if "my_model.py" in block]
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (tmp_path / "my_model.py").write_text(source)
     (command,) = [line for line in SHELL.splitlines() if "my_model:" in line]
-    answer = fresh.python("import cli; cli.main()", tmp_path, *command.split()[1:], "--dry-run")
-    assert answer.returncode == 0, answer.stderr
-    assert "to run" in answer.stdout
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*command.split()[1:], "--dry-run")
+    assert code == 0, err
+    assert "to run" in out
 
 
 def test_it_is_read_in_five_minutes():

@@ -10,22 +10,11 @@ import torch
 from torch.optim import Optimizer
 
 from cbs.optimizers.contract import building_plainly, unwrapped
-from cbs.registry.choices import Choice
 from cbs.training.run import run_trial
-from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
-from cbs.trial.target import Target
+from tests.factories import quadratic
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
-    optimizer=Choice(name="merit"),
-    lr=0.01,
-    batch_size=4,
-    seed=0,
-    target=Target(metric="validation_loss", value=1e-3),
-    max_steps=3,
-    probe=None,
-)
+CONFIG = quadratic("merit", {"dimension": 5}, target=1e-3, lr=0.01, batch_size=4, seed=0, max_steps=3, probe=None)
 
 IN_A_NEW_PROCESS = """
 import sys

@@ -24,27 +24,16 @@ from cbs.optimizers.widths import POWERS
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
+from tests.optimizers.test_every_optimizer import TokenClassifier
 
 pytest.importorskip("pytorch_optimizer")
 EVERY_CLASS = {**_classes("torch"), **_classes("pytorch_optimizer")}
 TOKENS = torch.arange(16)
 
 
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(16, 8)
-        self.norm = nn.LayerNorm(8)
-        self.hidden = nn.Linear(8, 16)
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(torch.relu(self.hidden(self.norm(self.tokens(tokens)))))
-
-
 def fresh() -> nn.Module:
     torch.manual_seed(1)
-    return Classifier()
+    return TokenClassifier()
 
 
 def loss_of(model: nn.Module) -> Tensor:

@@ -10,10 +10,10 @@ from cbs import run_trial
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.noise_scale import matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
-from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
+from tests.factories import quadratic
 
 MODULE = '''
 import torch
@@ -128,14 +128,8 @@ def test_no_such_module() -> None:
 
 def test_trains_like_the_entry_it_equals() -> None:
     def steps(name: str) -> tuple[TrialStatus, object]:
-        config = TrialConfig(
-            workload=Choice(name="noisy_quadratic"),
-            optimizer=Choice(name=name, options={"momentum": 0.9}),
-            lr=0.1,
-            batch_size=64,
-            seed=0,
-            target=Target(metric="validation_loss", value=0.5),
-            max_steps=200,
+        config = quadratic(
+            Choice(name=name, options={"momentum": 0.9}), target=0.5, lr=0.1, batch_size=64, seed=0, max_steps=200
         )
         result = run_trial(config)
         return result.status, [one.value for one in result.evaluations]

@@ -24,30 +24,24 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cbs.optimizers.trust_ratio.blocks.CPU", Extent(small=0, shared=4))
 
 
-@ALL
 @pytest.mark.parametrize(
-    "options", [{}, {"ratio_from_ndim": 2, "weight_decay": 0.1}, {"decay_from_ndim": 2, "weight_decay": 0.1}]
+    ("optimizer_class", "options"),
+    [
+        *((kind, {"lr": lr}) for kind, lr in RATES.items()),
+        *((kind, {"ratio_from_ndim": 2, "weight_decay": 0.1, "lr": lr}) for kind, lr in RATES.items()),
+        *((kind, {"decay_from_ndim": 2, "weight_decay": 0.1, "lr": lr}) for kind, lr in RATES.items()),
+        *(
+            (MERIT, options)
+            for options in ({"variant": "paper"}, {"norm": "l2"}, {"elementwise": False}, {"clip": None})
+        ),
+        (LARS, {"weight_decay": 0.1, "lr": 0.1}),
+    ],
 )
 def test_tensors_updated_together_come_out_as_alone(optimizer_class: Any, options: dict, request: Any) -> None:
-    options = {**options, "lr": RATES[optimizer_class]}
     together = run(optimizer_class, torch.float64, **options)
     request.getfixturevalue("apart")
     alone = run(optimizer_class, torch.float64, **options)
     torch.testing.assert_close(alone, together, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("options", [{"variant": "paper"}, {"norm": "l2"}, {"elementwise": False}, {"clip": None}])
-def test_blocks_do_not_change_the_variants_of_merit(options: dict, request: Any) -> None:
-    together = run(MERIT, torch.float64, **options)
-    request.getfixturevalue("apart")
-    torch.testing.assert_close(run(MERIT, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
-
-
-def test_blocks_do_not_change_lars_with_weight_decay(request: Any) -> None:
-    options = {"weight_decay": 0.1, "lr": 0.1}
-    together = run(LARS, torch.float64, **options)
-    request.getfixturevalue("apart")
-    torch.testing.assert_close(run(LARS, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
 
 
 @ALL
@@ -270,29 +264,26 @@ def test_bfloat16_weights_have_float32_state_that_survive_a_checkpoint(optimizer
         assert torch.equal(param, other)
 
 
-@ALL
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("kinds", "options", "message"),
     [
-        ({"lr": -1.0}, "lr must be finite and at least 0, got -1.0"),
-        ({"ratio_from_ndim": -1}, "ratio_from_ndim must be a whole number of at least 0, got -1"),
-        ({"decay_from_ndim": 0.5}, "decay_from_ndim must be a whole number"),
+        (RATES, {"lr": -1.0}, "lr must be finite and at least 0, got -1.0"),
+        (RATES, {"ratio_from_ndim": -1}, "ratio_from_ndim must be a whole number of at least 0, got -1"),
+        (RATES, {"decay_from_ndim": 0.5}, "decay_from_ndim must be a whole number"),
+        ([MERIT, LAMB], {"betas": (0.9, 1.0)}, "betas must be two numbers in"),
+        ([MERIT, LAMB], {"betas": (0.9,)}, "betas must be two numbers in"),
+        ([MERIT, LAMB], {"eps": -1e-8}, "eps must be"),
+        ([LARS], {"momentum": 1.0}, "momentum must be in"),
+        ([LARS], {"trust_coefficient": -1.0}, "trust_coefficient must be finite and at least 0, got -1.0"),
+        ([LAMB], {"gamma_l": -1.0}, "gamma_l must be finite and at least 0, got -1.0"),
+        ([LAMB], {"gamma_l": 1.0, "gamma_u": 0.5}, "gamma_u must be None or at least gamma_l = 1.0, got 0.5"),
+        ([MERIT], {"clip": 0.0}, "clip must be None or above 0, got 0.0"),
+        ([MERIT], {"variant": "other"}, "variant must be one of code, paper, got 'other'"),
+        ([MERIT], {"norm": "l1"}, "norm must be one of max, l2, got 'l1'"),
+        ([MERIT], {"elementwise": False, "lower_bound": False}, "leaves no ratio"),
     ],
 )
-def test_values_outside_their_domain_are_refused(optimizer_class: Any, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        optimizer_class([nn.Parameter(torch.ones(1))], **options)
-
-
-@pytest.mark.parametrize("optimizer_class", [MERIT, LAMB])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"betas": (0.9, 1.0)}, "betas must be two numbers in"),
-        ({"betas": (0.9,)}, "betas must be two numbers in"),
-        ({"eps": -1e-8}, "eps must be"),
-    ],
-)
-def test_values_outside_adams_domain_are_refused(optimizer_class: Any, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        optimizer_class([nn.Parameter(torch.ones(1))], **options)
+def test_values_outside_their_domain_are_refused(kinds: Any, options: dict, message: str) -> None:
+    for kind in kinds:
+        with pytest.raises(ValueError, match=message):
+            kind([nn.Parameter(torch.ones(1))], **options)

@@ -143,13 +143,6 @@ def test_a_full_folder_of_temporary_files_ends_the_sweep_in_one_line(tmp_path, m
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("act", ["half"])
-def test_losses_that_are_not_one_per_example_end_the_sweep(tmp_path, act):
-    with pytest.raises(ResultsError, match=r"one loss per example, shape \[4\], got shape \[2\]; every finished trial"):
-        run(asked({4: act}, after=0), tmp_path)
-    assert all(result.status is not TrialStatus.FAILED for result in results(tmp_path).values())
-
-
 def test_damaged_files_are_set_aside_told_and_run_again_to_the_same_bytes(tmp_path):
     folder, wanted = tmp_path / "out", asked({}).replace(batch_sizes=(4, 8, 16, 32))
     with without_ray():

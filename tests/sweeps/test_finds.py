@@ -174,7 +174,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = workers
         return search
 
-    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=60.0)
+    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=45.0)
     new, known = [], {(16, 0)}
     for entry in done.rounds:
         added = {cell for part in entry["added"] for cell in itertools.product(part["batch_sizes"], part["seeds"])}
@@ -188,7 +188,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = 0
         return search
 
-    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=60.0)
+    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=45.0)
     assert again.workers == workers
 
 
@@ -280,10 +280,9 @@ def test_the_price_counts_only_once_batch_sizes_enclose_the_answer(tmp_path: Pat
 
 def test_what_a_limit_ended_goes_on_to_the_same_trials(both: tuple[Precision, Path], tmp_path: Path) -> None:
     whole, folder = both
-    for share in (0.3, 0.6):
-        limits = Limits(examples=share * whole.rounds[-1]["examples"])
-        part = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True, limits=limits)
-        assert all("--max-examples are spent" in why for why in part.reasons.values())
+    limits = Limits(examples=0.5 * whole.rounds[-1]["examples"])
+    part = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True, limits=limits)
+    assert all("--max-examples are spent" in why for why in part.reasons.values())
     again = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True)
     assert again.rounds == whole.rounds
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
@@ -332,7 +331,7 @@ def test_batch_sizes_that_are_given_later_join_what_was_found(one: Precision, tm
 
 def test_new_seeds_come_after_the_first_on_which_learning_rates_are_searched(tmp_path: Path) -> None:
     grid = sweep(WORLD).replace(batch_sizes=(8, 32, 128), seeds=(5,))
-    to_precision(grid, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
+    to_precision(grid, 0.6, tmp_path, trainer(tmp_path, WORLD.end))
     seeds = sorted({seed for _, _, seed in cells(tmp_path)})
     assert seeds == list(range(5, 5 + len(seeds)))
     assert len(seeds) > 1

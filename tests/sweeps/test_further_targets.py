@@ -25,18 +25,11 @@ from sweeps.search.search import Search
 from sweeps.search.study_progress import outcome
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
+from tests.factories import quadratic
 from tests.sweeps.alone import swept, without_ray
 from tests.sweeps.simulation import small_sweep, true_best_lr
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 10}),
-    optimizer=Choice(name="sgd"),
-    lr=0.02,
-    batch_size=8,
-    seed=0,
-    target=Target(metric="validation_loss", value=1.0),
-    max_steps=2000,
-)
+CONFIG = quadratic("sgd", {"dimension": 10}, target=1.0, lr=0.02, batch_size=8, seed=0, max_steps=2000)
 NORM = Target(metric="gradient_norm", value=0.2)
 SHIFT = 4.0
 """Factor between the best learning rates of the two metrics."""

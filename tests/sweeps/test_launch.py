@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
@@ -163,23 +163,6 @@ def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp
     with pytest.raises(ResultsError, match="max_steps = 300, not 17"):
         swept(tiny(max_steps=17), folder)
     assert files(folder) == files(reference)
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ResultsError, match="--output"):
-        swept(tiny(), tmp_path / "file" / "results")
-
-
-def test_resolve_checks_names_options_and_budget():
-    with pytest.raises(ConfigError, match="did you mean adamw"):
-        tiny(optimizers=(Choice(name="adamww"),))
-    with pytest.raises(ConfigError, match="momentun"):
-        tiny(optimizers=(Choice(name="sgd", options={"momentun": 0.5}),))
-    with pytest.raises(ConfigError, match="dimensions"):
-        tiny(workload=Choice(name="noisy_quadratic", options={"dimensions": 5}))
-    with pytest.raises(ConfigError, match="cosine"):
-        tiny(schedule=tiny().schedule.__class__(name="cosinus"))
 
 
 def test_the_default_folder_is_the_recipe_unless_the_protocol_was_changed():

@@ -40,7 +40,6 @@ def test_the_longest_planned_step_or_evaluation_counts(cost, changes, seconds):
         pytest.param("segfault", r"first steps.*killed by SIGSEGV: in .*faulty\.py:\d+", marks=pytest.mark.slow),
         pytest.param("exit", "exited with code 3: last words of the workload", marks=pytest.mark.slow),
         pytest.param("hang", r"did not respond for 20 s: in .*faulty\.py:\d+", marks=pytest.mark.slow),
-        pytest.param("half", r"one loss per example, shape \[4\], got shape \[2\]", marks=pytest.mark.slow),
     ],
 )
 def test_first_steps_that_do_not_come_back_are_one_line(act, words):

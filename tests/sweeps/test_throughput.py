@@ -13,23 +13,14 @@ from analysis.read import throughput
 from analysis.read.throughput import read_throughput
 from cbs.errors import ConfigError, ResultsError
 from cbs.training.loop import TrainingLoop
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from cbs.trial.target import Target
 from sweeps.measuring.throughput import ROUNDS, SLOW_ROUNDS, Report, Timing, examples_of, measure_throughput
 from sweeps.recipes import RECIPES
-from tests.factories import trial
+from tests.factories import quadratic, trial
 
-QUADRATIC = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 4}),
-    optimizer=Choice(name="adamw"),
-    lr=1e-2,
-    batch_size=8,
-    seed=0,
-    target=Target(metric="validation_loss", value=1e-9),
-    max_steps=10,
-)
+QUADRATIC = quadratic("adamw", {"dimension": 4}, target=1e-9, lr=1e-2, batch_size=8, seed=0, max_steps=10)
 
 
 @pytest.fixture

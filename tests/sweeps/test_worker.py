@@ -48,7 +48,7 @@ def narrow(holds: int, where: str = "step") -> Workload:
     Args:
         holds: examples.
         where: else memory is full: ``"step"`` in a pass, ``"validation"``, or ``"late"`` from the fifth step on; with
-            ``"error"`` every pass fails.
+            ``"error"`` every pass fails, with ``"half"`` it has losses of half of its examples.
     """
     base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
     losses, validate, passes = base.example_losses, base.validate, [0]
@@ -57,6 +57,8 @@ def narrow(holds: int, where: str = "step") -> Workload:
         passes[0] += 1
         if where == "error":
             raise ValueError("on purpose\nsecond line")
+        if where == "half":
+            return losses(model, batch)[: len(batch) // 2]
         if len(batch) > holds and (where == "step" or (where == "late" and passes[0] > 5)):
             raise torch.OutOfMemoryError("no room on the device")
         return losses(model, batch)
@@ -219,6 +221,13 @@ def test_an_error_of_the_model_is_an_answer_in_one_line(setup):
     assert answer["status"] == "FAILED"
     assert answer["message"].startswith("ValueError: on purpose")
     assert "\n" not in answer["message"]
+
+
+def test_losses_that_are_not_one_per_example_end_the_sweep(setup):
+    config = dataclasses.replace(
+        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "half", "holds": 99})
+    )
+    assert "one loss per example, shape [24], got shape [12]" in Worker(setup).run(config.to_dict(), None)["fatal"]
 
 
 def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):

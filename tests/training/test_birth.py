@@ -24,18 +24,18 @@ from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.kinds import kinds
 from tests.training import birth_ranks_worker
 
-TRUNK = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
-    optimizer=Choice(name="adamw"),
+TRUNK = quadratic(
+    "adamw",
+    {"dimension": 30},
+    target=1e-9,
     lr=0.02,
     batch_size=8,
     seed=5,
-    target=Target(metric="validation_loss", value=1e-9),
     max_steps=60,
     stops_at_target=False,
     schedule=Schedule(name="cosine", warmup_examples=80, decay_examples=600),

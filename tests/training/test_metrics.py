@@ -17,25 +17,18 @@ from cbs.training.metrics import METRICS, MetricInputs
 from cbs.training.metrics.gradient_norm import EXAMPLES
 from cbs.training.metrics.training_loss import POWER, TrainingLoss
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from sweeps.launching.launch import resolve
 from sweeps.spec.spec import UNRESOLVED
+from tests.factories import quadratic
 from tests.kinds import kinds
 from tests.sweeps.simulation import small_sweep
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 10}),
-    optimizer=Choice(name="sgd"),
-    lr=0.02,
-    batch_size=8,
-    seed=0,
-    target=Target(metric="validation_loss", value=1e-9),
-    max_steps=60,
-)
+CONFIG = quadratic("sgd", {"dimension": 10}, target=1e-9, lr=0.02, batch_size=8, seed=0, max_steps=60)
 
 
 class Several:

@@ -10,18 +10,18 @@ from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.noise_scale_run import measure_run, phase_ends
 from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.kinds import kinds
 from tests.references.quadratic_moments import true_moments
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 100}),
-    optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+CONFIG = quadratic(
+    "sgd(momentum=0.0)",
+    {"dimension": 100},
+    target=1e-9,
     lr=1e-6,
     batch_size=16,
     seed=0,
-    target=Target(metric="validation_loss", value=1e-9),
     max_steps=240,
     probe=Choice(name="split", options={"geometry": ["l2", "matched"]}),
 )

@@ -14,20 +14,11 @@ from cbs.errors import ConfigError
 from cbs.training.loop import TrainingLoop
 from cbs.training.parts import Clipping, Diagnostics, Part, TrainingStep
 from cbs.training.step_columns import StepColumns
-from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.target import Target
+from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 8}),
-    optimizer=Choice(name="sgd"),
-    lr=0.05,
-    batch_size=6,
-    seed=1,
-    target=Target(metric="validation_loss", value=1e-9),
-    max_steps=20,
-    clip_norm=1e-3,
-)
+CONFIG = quadratic("sgd", {"dimension": 8}, target=1e-9, lr=0.05, batch_size=6, seed=1, max_steps=20, clip_norm=1e-3)
 
 
 class Witness(Part):

@@ -10,19 +10,10 @@ from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.optimizers.problem import ModelFunction, ProblemOptimizer
 from cbs.training.building import problem_of
-from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
-    optimizer=Choice(name="mine"),
-    batch_size=4,
-    lr=0.1,
-    seed=3,
-    target=Target(metric="validation_loss", value=0.1),
-    max_steps=10,
-)
+CONFIG = quadratic("mine", {"dimension": 5}, target=0.1, batch_size=4, lr=0.1, seed=3, max_steps=10)
 CPU = torch.device("cpu")
 
 

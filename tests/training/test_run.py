@@ -18,17 +18,10 @@ from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.kinds import kinds
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
-    optimizer=Choice(name="sgd", options={"momentum": 0.5}),
-    lr=0.05,
-    batch_size=12,
-    seed=5,
-    target=Target(metric="validation_loss", value=0.2),
-    max_steps=400,
-)
+CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=12, seed=5, max_steps=400)
 
 
 def config_with(**changes: Any) -> TrialConfig:

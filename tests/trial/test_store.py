@@ -19,21 +19,13 @@ import pytest
 from cbs.errors import ResultsError
 from cbs.files import set_aside
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store, find_sweeps
-from cbs.trial.target import Target
 from cbs.trial.trial_files import METADATA_KEY
+from tests.factories import quadratic
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
-    optimizer=Choice(name="sgd"),
-    lr=0.05,
-    batch_size=4,
-    seed=0,
-    target=Target(metric="validation_loss", value=0.3),
-    max_steps=30,
-)
+CONFIG = quadratic("sgd", {"dimension": 20}, target=0.3, lr=0.05, batch_size=4, seed=0, max_steps=30)
 
 
 def result_of(status: TrialStatus = TrialStatus.REACHED, **changes: object) -> TrialResult:

@@ -16,6 +16,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
+from tests.factories import quadratic
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 from tests.references.quadratic_moments import true_moments
 
@@ -97,13 +98,13 @@ class Watched(NoisyQuadraticWorkload):
     [(2, 1.0), *(pytest.param(*other, marks=pytest.mark.slow) for other in ((48, 1.0), (13, 30.0)))],
 )
 def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, noise: float) -> None:
-    config = TrialConfig(
-        workload=Choice(name="noisy_quadratic", options={"noise": noise}),
-        optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+    config = quadratic(
+        "sgd(momentum=0.0)",
+        {"noise": noise},
+        target=0.01,
         lr=0.02,
         batch_size=batch_size,
         seed=3,
-        target=Target(metric="validation_loss", value=0.01),
         max_steps=400,
         evaluation=EVERY_STEP,
         probe=Choice(name="auto", options={"every": 1}),

@@ -19,10 +19,10 @@ from cbs.noise_scale.geometries.l1 import L1
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.training.noise_scale_run import measure_run
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import GeometryColumns
 from cbs.trial.store import Store
-from cbs.trial.target import Target
+from tests.factories import quadratic
 from tests.kinds import kinds
 
 
@@ -53,15 +53,7 @@ class Cubic(L1):
     exponent = 3
 
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
-    optimizer=Choice(name="sgd", options={"momentum": 0.5}),
-    lr=0.05,
-    batch_size=8,
-    seed=5,
-    target=Target(metric="validation_loss", value=0.2),
-    max_steps=400,
-)
+CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=8, seed=5, max_steps=400)
 
 
 def probe(geometry: str) -> Choice:

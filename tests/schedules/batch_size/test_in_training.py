@@ -23,17 +23,10 @@ from cbs.trial.record import TrialResult, TrialStatus, examples_at
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.kinds import kinds
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
-    optimizer=Choice(name="sgd", options={"momentum": 0.5}),
-    lr=0.05,
-    batch_size=6,
-    seed=5,
-    target=Target(metric="validation_loss", value=1e-9),
-    max_steps=150,
-)
+CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 20}, target=1e-9, lr=0.05, batch_size=6, seed=5, max_steps=150)
 
 STAGES = Choice(name="stages", options={"table": "0:6 100:16 301:40 700:9", "lr_exponent": 0.5})
 NORM_TEST = Choice(name="norm_test", options={"theta": 0.9, "measurements": 20, "cap": 64})

@@ -22,21 +22,21 @@ from cbs.training.batch_sizes import SEEN, run_of
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.kinds import kinds_of
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 DIMENSION = 600
 WINDOW = 20
 
-CONFIG = TrialConfig(
-    workload=Choice(name="noisy_quadratic", options={"dimension": DIMENSION, "spectrum_power": 0.3}),
-    optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+CONFIG = quadratic(
+    "sgd(momentum=0.0)",
+    {"dimension": DIMENSION, "spectrum_power": 0.3},
+    target=2.0,
     lr=0.12,
     batch_size=8,
     seed=3,
-    target=Target(metric="validation_loss", value=2.0),
     max_steps=900,
     evaluation=EvaluationPlan(growth=1.001, far_growth=1.001),
     probe=Choice(name="auto", options={"every": 1}),

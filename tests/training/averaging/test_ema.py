@@ -13,10 +13,10 @@ from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.averaging.ema import EMA
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
+from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.record import TrialResult
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 DIMENSION, BATCH_SIZE, LR, STEPS = 2000, 16, 0.35, 120
@@ -25,13 +25,13 @@ FLAT = {"dimension": DIMENSION, "spectrum_power": 0.5}
 
 def trial(averaging: Choice | None, *, noise: float = 1.0, seed: int = 0, **changes: Any) -> TrialResult:
     """Every step is validated, none reaches the target."""
-    config = TrialConfig(
-        workload=Choice(name="noisy_quadratic", options=FLAT | {"noise": noise}),
-        optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+    config = quadratic(
+        "sgd(momentum=0.0)",
+        FLAT | {"noise": noise},
+        target=1e-9,
         lr=LR,
         batch_size=BATCH_SIZE,
         seed=seed,
-        target=Target(metric="validation_loss", value=1e-9),
         max_steps=STEPS,
         evaluation=EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9),
         probe=None,

@@ -11,8 +11,8 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.training.averaging import AVERAGES, averaged_weights, build_averaging, trained_weights
 from cbs.training.averaging.ema import EMA
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.target import Target
+from cbs.trial.config import Choice
+from tests.factories import quadratic
 
 OPTIONS = {"ema": {"decay": 0.5}, "lawa": {"checkpoints": 2, "every_examples": 1}}
 
@@ -106,13 +106,13 @@ def test_running_statistics_are_averaged_with_the_weights_and_nothing_else_is(na
 
 
 def test_an_optimizer_that_averages_by_itself_takes_no_average_beside() -> None:
-    config = TrialConfig(
-        workload=Choice(name="noisy_quadratic", options={"dimension": 5}),
-        optimizer=Choice(name="schedule_free"),
+    config = quadratic(
+        "schedule_free",
+        {"dimension": 5},
+        target=0.1,
         lr=0.01,
         batch_size=4,
         seed=0,
-        target=Target(metric="validation_loss", value=0.1),
         max_steps=3,
         averaging=Choice(name="ema", options={"decay": 0.9}),
     )

@@ -1,0 +1,141 @@
+"""LAMB, LARS and MERIT against their slow twins, and what they reduce to."""
+
+import pytest
+import torch
+from torch import nn
+
+from cbs.optimizers import LAMB, MERIT
+from cbs.optimizers.lars import LARS
+from tests.optimizers.trust_ratios import STEPS, assert_agrees, beside_twin, gradients, run, starts
+from tests.references.lamb import LambTwin
+from tests.references.lars import LarsTwin
+from tests.references.merit import MeritTwin
+
+TWINS = {LAMB: LambTwin, LARS: LarsTwin, MERIT: MeritTwin}
+ADAM = {"lr": 0.03, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.0}
+BASE = {LAMB: ADAM, LARS: {"lr": 5.0, "momentum": 0.9, "weight_decay": 0.0}, MERIT: ADAM}
+VARIANTS = {
+    LAMB: {
+        "default": {},
+        "weight decay": {"weight_decay": 0.1},
+        "no bias correction": {"bias_correction": False, "weight_decay": 0.1},
+        "phi from below": {"gamma_l": 0.8},
+        "phi from above": {"gamma_u": 0.5},
+        "phi": {"gamma_l": 0.5, "gamma_u": 1.0},
+        "BERT exclusions": {"ratio_from_ndim": 2, "decay_from_ndim": 2, "weight_decay": 0.1},
+    },
+    LARS: {
+        "paper": {},
+        "paper, weight decay": {"weight_decay": 0.1},
+        "coefficient": {"trust_coefficient": 0.01, "weight_decay": 0.1},
+        "no momentum": {"momentum": 0.0},
+        "vision exclusions": {"ratio_from_ndim": 2, "decay_from_ndim": 2, "weight_decay": 0.1, "lr": 0.5},
+    },
+    MERIT: {
+        "released code": {},
+        "weight decay": {"weight_decay": 0.1},
+        "paper": {"variant": "paper", "weight_decay": 0.1},
+        "paper, no lower bound": {"variant": "paper", "lower_bound": False},
+        "no clip": {"clip": None},
+        "other clip": {"clip": 0.1},
+        "no lower bound": {"lower_bound": False, "weight_decay": 0.1},
+        "max-norm LAMB": {"elementwise": False, "clip": None},
+        "l2 ratios": {"norm": "l2", "weight_decay": 0.1},
+        "l2 ratios, paper": {"norm": "l2", "variant": "paper"},
+        "bias correction": {"bias_correction": True},
+        "no ratio for vectors": {"ratio_from_ndim": 2, "decay_from_ndim": 2, "weight_decay": 0.1},
+    },
+}
+EVERY = pytest.mark.parametrize(
+    ("kind", "name"),
+    [pytest.param(kind, name, id=f"{kind.__name__} {name}") for kind in TWINS for name in VARIANTS[kind]],
+)
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+@EVERY
+def test_agrees_with_the_twin_in_float64(kind, name, foreach):
+    fast, slow = beside_twin(kind, TWINS[kind], torch.float64, {**BASE[kind], **VARIANTS[kind][name]}, foreach=foreach)
+    # Only the order of rounding differs: 8 steps of a few ulp each, far below 1e-9.
+    assert_agrees(fast, slow, rtol=1e-9, atol=1e-12)
+
+
+@EVERY
+def test_agrees_with_the_twin_in_float32(kind, name):
+    fast, slow = beside_twin(kind, TWINS[kind], torch.float32, {**BASE[kind], **VARIANTS[kind][name]})
+    # Weights are of order 0.3 (up to 6) and each of 8 steps rounds at 6e-8 relative; ratios amplify that by ~10.
+    assert_agrees(fast, slow, rtol=2e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_every_variant_differs_from_the_default(kind):
+    default = run(kind, torch.float64, **BASE[kind])
+    for name, options in VARIANTS[kind].items():
+        if options:
+            other = run(kind, torch.float64, **{**BASE[kind], **options})
+            assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(default, other, strict=True)), name
+
+
+@pytest.mark.parametrize(("kind", "lr", "moved"), [(LAMB, 0.02, 0.02), (LARS, 3.0, 0.003)])
+def test_the_first_step_changes_every_tensor_by_a_share_of_its_norm(kind, lr, moved):
+    params = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
+    before = [param.detach().clone() for param in params]
+    for param, gradient in zip(params, gradients(4, 0), strict=True):
+        param.grad = torch.tensor(gradient)
+    kind(params, lr=lr).step()
+    for param, start in zip(params, before, strict=True):
+        if start.norm() > 0 and param.grad.norm() > 0:
+            # Rounding only.
+            torch.testing.assert_close((param.detach() - start).norm(), moved * start.norm(), rtol=1e-10, atol=0.0)
+
+
+ADAMW = {"betas": (0.8, 0.95), "eps": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "options"),
+    [
+        (LAMB, torch.optim.AdamW, ADAMW | {"weight_decay": 0.0}),
+        # d + weight_decay * w with a unit ratio moves by lr * weight_decay * w: exactly AdamW's decoupled decay.
+        (LAMB, torch.optim.AdamW, ADAMW | {"weight_decay": 0.1}),
+        # With a constant learning rate it does not matter on which side of the buffer it is.
+        (LARS, torch.optim.SGD, {"momentum": 0.8, "weight_decay": 0.1}),
+    ],
+)
+def test_without_ratio_it_is_a_plain_optimizer(kind, plain, options):
+    ends = []
+    for each, more in ((kind, {"ratio_from_ndim": 9}), (plain, {})):
+        params = [nn.Parameter(torch.tensor(start)) for start in starts(5)]
+        optimizer = each(params, lr=0.01, **options, **more)
+        for step in range(STEPS):
+            for param, gradient in zip(params, gradients(6, step), strict=True):
+                param.grad = torch.tensor(gradient)
+            optimizer.step()
+        ends.append([param.detach() for param in params])
+    # Same formula, other order of rounding.
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-13)
+
+
+def test_a_tensor_as_large_as_its_direction_takes_the_step_of_adam():
+    torch.manual_seed(0)
+    gradient, start = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    # Adam's first direction has entries of 1 but for eps, so its norm is that of the signs.
+    start *= (gradient / (gradient.abs() + 1e-8)).norm() / start.norm()
+    ends = []
+    for kind in (LAMB, torch.optim.Adam):
+        weight = nn.Parameter(start.clone())
+        weight.grad = gradient
+        kind([weight], lr=0.01, betas=(0.9, 0.99), eps=1e-8).step()
+        ends.append(weight.detach())
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=0.0)
+
+
+def test_a_learning_rate_of_lars_stays_with_the_gradients_it_was_set_for():
+    weight = nn.Parameter(torch.ones(4, dtype=torch.float64))
+    optimizer = LARS([weight], lr=1.0, momentum=0.5)
+    weight.grad = torch.ones(4, dtype=torch.float64)
+    optimizer.step()
+    moved = 1.0 - weight[0].item()
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step()
+    assert 1.0 - weight[0].item() == pytest.approx(1.5 * moved, rel=1e-12)
