@@ -215,7 +215,7 @@ def test_nanogpt_unmodified_is_swept_answered_and_drawn_by_the_commands_of_its_p
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         if words[1] == "analyze":
-            assert "least_product" in done.stdout
+            assert "Critical batch size in sequences" in done.stdout
             low, high = map(float, re.search(r"adamw +\S+ \[([\d.]+), ([\d.]+)\]", done.stdout).groups())
             assert low < 16 < high
     assert (tmp_path / "results/nanogpt/analysis/figures/steps.png").exists()

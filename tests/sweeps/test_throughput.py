@@ -180,7 +180,7 @@ def test_the_command_writes_a_table_that_recommend_reads(
     monkeypatch.setattr(throughput, "SHRINKING", 0.0)  # a busy machine measures anything in a hundredth of a second
     table = tmp_path / "t.csv"
     code, out, err = run("throughput", results, "-o", table, "--batch-sizes", "2..8", "--seconds", 0.01)
-    assert (code, out) == (0, f"{table}\n")
+    assert (code, out) == (0, f"{table}\nnext: cbs recommend {results} --throughput {table}\n")
     assert "adamw, batch size 8:" in err
     rows = read_throughput(table).rows
     assert {(row.optimizer, row.batch_size) for row in rows} == {

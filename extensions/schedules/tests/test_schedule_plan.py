@@ -556,6 +556,7 @@ def test_table_json_and_figure_agree(
     assert (code, err) == (0, "")
     assert "saves" in out
     assert "from token" in out
+    assert f"next: cbs report {folder}" in out
     code, out, err = run("schedule", "plan", folder, "--resamples", 200, "--export", "megatron")
     assert (code, out.split('"')[0]) == (0, "--step-batch-size-schedule ")
     assert "learning rate of the first stage" in err

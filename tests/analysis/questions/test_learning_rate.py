@@ -17,6 +17,7 @@ from analysis.estimate.learning_rate_law import Trend
 from analysis.estimate.protocols import Protocol, protocols, snapped
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import parsed
+from analysis.present import presentation
 from analysis.questions.lr.answer import MULTIPLES, learning_rates
 from analysis.read.results import load
 from cbs.errors import ConfigError
@@ -208,6 +209,7 @@ def test_law_factors_and_protocols_of_a_folder(rooted: Path) -> None:
         ]
         assert all(factor.square_root and not factor.linear for factor in entry.factors)
         assert [factor.extrapolated for factor in entry.factors] == [False] * 3 + [True] * 3
+    assert presentation(asked).then == [f"cbs throughput {rooted}"]
     written = json.loads(json.dumps(asked.to_json(), allow_nan=False))
     first = written["learning_rates"][0]
     assert first["law"]["trend"] == "power law, no saturation seen"

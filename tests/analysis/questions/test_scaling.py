@@ -292,6 +292,7 @@ def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path)
     sweep(tmp_path / "short", 32, parameters=60_000, batch_sizes=(4, 16))
     found = scale([three, tmp_path / "short"], QUICK, against=["parameters"])
     assert any(note.startswith("short") and "no critical batch size (too few" in note for note in found.notes)
+    assert found.then == (f"cbs analyze {tmp_path / 'short'} --target 2.4",)
     assert all(point.sweep != "short" for point in found.points)
 
 
