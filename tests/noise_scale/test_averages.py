@@ -1,16 +1,19 @@
-"""Averages over steps: what streams in equals what is computed at once, in constant memory."""
+"""Moments, their averages over steps, and estimates."""
 
+import json
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.averages import MOST_BLOCKS, MomentAverages
+from cbs.noise_scale.averages import MOST_BLOCKS, Estimate, MomentAverages, three_digits
 from cbs.noise_scale.meter import SHARE
+from cbs.noise_scale.moments import solve_moments
 from tests.references import interval as slow
 
 PARAMETERS = 3
@@ -199,3 +202,81 @@ def test_the_default_window_follows_a_truth_that_moves() -> None:
         assert found.low is not None
         held.append(found.low <= noise / signal <= (found.high or np.inf))
     assert sum(held) >= 36
+
+
+positive = st.floats(1e-3, 1e3)
+
+
+@given(grad_sq_norm=positive, noise_trace=positive, small=st.integers(1, 100), ratio=st.integers(2, 50))
+def test_solve_moments_inverts_the_expectations(
+    grad_sq_norm: float, noise_trace: float, small: int, ratio: int
+) -> None:
+    big = small * ratio
+    at_small = torch.tensor(grad_sq_norm + noise_trace / small, dtype=torch.float64)
+    at_big = torch.tensor(grad_sq_norm + noise_trace / big, dtype=torch.float64)
+    found = solve_moments(at_small, small, at_big, big)
+    scale = grad_sq_norm + noise_trace
+    assert found[0].item() == pytest.approx(grad_sq_norm, abs=1e-9 * scale)
+    assert found[1].item() == pytest.approx(noise_trace, abs=1e-9 * scale * big)
+
+
+def test_equal_sizes_say_nothing() -> None:
+    signal, noise = solve_moments(torch.ones(3), 8, torch.ones(3), 8)
+    assert signal.isnan().all()
+    assert noise.isnan().all()
+
+
+def estimate(**changes: Any) -> Estimate:
+    given = {
+        "value": 41.234,
+        "low": 36.0,
+        "high": 48.1,
+        "confidence": 0.95,
+        "signal": 0.5,
+        "noise": 20.6,
+        "steps": 100,
+        "examples": 800,
+    }
+    return Estimate(**(given | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "41.2 [36.0, 48.1] examples"),
+        ({"high": None}, "above 36.0 examples (best guess 41.2), with no upper end at this batch size"),
+        ({"low": None}, "41.2 [0, 48.1] examples"),
+        ({"low": None, "high": None}, "41.2 examples"),
+        (
+            {"value": None, "low": 120.0, "high": None, "note": "the mean signal is not positive (-0.0012)"},
+            "above 120 examples, with no upper end at this batch size: the mean signal is not positive (-0.0012)",
+        ),
+        ({"value": None, "low": None, "high": None, "note": "no step yet"}, "undefined: no step yet"),
+    ],
+)
+def test_in_words(changes: dict[str, Any], text: str) -> None:
+    assert str(estimate(**changes)) == text
+
+
+def test_json_is_strict() -> None:
+    undefined = estimate(value=None, high=None, signal=None, noise=None, steps=0, examples=0, note="no step yet")
+    assert json.loads(json.dumps(undefined.to_json(), allow_nan=False)) == {
+        "value": None,
+        "low": 36.0,
+        "high": None,
+        "confidence": 0.95,
+        "signal": None,
+        "noise": None,
+        "steps": 0,
+        "examples": 0,
+        "note": "no step yet",
+        "unit": "examples",
+    }
+    assert undefined.interval == (36.0, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.00"), (0.01234, "0.0123"), (9.876, "9.88"), (123.4, "123"), (1234567.0, "1,234,567")]
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert three_digits(value) == text

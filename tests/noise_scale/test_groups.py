@@ -1,4 +1,4 @@
-"""Examples that belong together: the group is the example, and noise has two levels."""
+"""Groups of examples that belong together: how they are formed, and both levels of their noise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.model_cells import EXACT, TOLD
+from benchmarks.model_cells import run as run_cell
+from benchmarks.zoo_groups import GROUPS
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale import NoiseScaleMeter, grouping
+from cbs.noise_scale.grouping import norms
 from cbs.noise_scale.moments import solve_moments
 from cbs.noise_scale.probe import Probe
 from tests.kinds import kinds
@@ -195,3 +199,40 @@ def test_what_are_no_groups_is_one_line(groups: Any, said: str, source: str) -> 
 def test_what_groups_may_be(groups: Any) -> None:
     with pytest.raises(ConfigError, match="number of consecutive examples in a group"):
         NoiseScaleMeter(nn.Linear(2, 1), groups=groups)
+
+
+@pytest.mark.parametrize("piece", [1, 20, 10**9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool])
+def test_norms_of_examples_do_not_depend_on_the_pieces(
+    piece: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "PIECE", piece)
+    generator = torch.Generator().manual_seed(0)
+    one, other = ((3 * torch.randn(12, 7, dtype=torch.cfloat, generator=generator)) for _ in range(2))
+    one, other = (each.to(dtype) if dtype.is_complex else each.real.to(dtype) for each in (one, other))
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    for subtracted, left in ((None, one.to(wide)), (other, one.to(wide) - other.to(wide))):
+        wanted = [float(left[2 * at : 2 * at + 2].abs().square().sum().sqrt()) for at in range(6)]
+        assert norms(one, 6, subtracted).tolist() == pytest.approx(wanted)
+
+
+TOGETHER = [name for name, entry in GROUPS.items() if entry.group is not None]
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_losses_of_groups_add_up_to_that_of_the_batch(name: str) -> None:
+    entry = GROUPS[name]
+    torch.manual_seed(0)
+    model, batch = entry.build(), entry.batch(3, torch.Generator().manual_seed(1))
+    assert entry.group is not None
+    rows = entry.group(len(next(iter(batch.values()))))
+    assert rows.unique().tolist() == [0, 1, 2]
+    alone = torch.stack([entry.loss(model, entry.take(batch, [group])) for group in range(3)])
+    torch.testing.assert_close(entry.shares(batch) @ alone, entry.loss(model, batch))
+
+
+@pytest.mark.parametrize("name", ["answers that share an advantage", "augmentations side by side"])
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_what_belongs_together_is_measured_or_told(name: str, source: str) -> None:
+    assert run_cell(f"{name}, groups= given", "eager", source).kind == EXACT
+    assert run_cell(name, "eager", source).kind == TOLD

@@ -1,7 +1,10 @@
-"""Sweeps at equal budgets: what is asked for, what is refused, and what runs."""
+"""Sweeps at equal budgets: what is asked for, refused and run, and how ``--precision`` adds trials to them."""
 
 import dataclasses
+import math
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,12 +17,17 @@ from cbs.training.run import run_trial
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.folder.manifest import union
+from cbs.trial.target import Target
+from sweeps.folder.manifest import merged_manifest, union
+from sweeps.launching.asked import policy_of
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
+from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines
+from sweeps.search.forecast import End, play
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
@@ -41,7 +49,7 @@ def tiny(**changes: object) -> Sweep:
     return base.replace(**changes)
 
 
-def ran(asked: Sweep, folder: Path, limits: Limits | None = None) -> SweepReport:
+def ran_once(asked: Sweep, folder: Path, limits: Limits | None = None) -> SweepReport:
     """As ``cbs sweep`` does, in this process and without timing a step first."""
     with without_ray():
         return follow(Once(), resolve(asked), folder, swept, limits or Limits())
@@ -50,7 +58,7 @@ def ran(asked: Sweep, folder: Path, limits: Limits | None = None) -> SweepReport
 def test_a_batch_schedule_is_at_its_budget_after_the_last_step_that_fits(tmp_path):
     """A step of 64 after 364 of 400 examples does not; the constant batch size sees them all."""
     late = tiny(batch_sizes=(4,), batch_schedules=(Choice(name="constant"), parse_choice("late_switch(to=64)")))
-    report = ran(late, tmp_path)
+    report = ran_once(late, tmp_path)
     known, scheduled = report.content["studies"]
     assert known["value"] is not None
     assert scheduled["value"] is not None
@@ -59,7 +67,7 @@ def test_a_batch_schedule_is_at_its_budget_after_the_last_step_that_fits(tmp_pat
 
 
 def test_by_how_much_a_budget_was_missed_is_said(tmp_path):
-    report = ran(tiny(lr_rule=parse_lr_rule("linear:50@4")), tmp_path)
+    report = ran_once(tiny(lr_rule=parse_lr_rule("linear:50@4")), tmp_path)
     seen = [study["most_examples"] for study in report.content["studies"]]
     assert all(0 < count < 400 for count in seen)
     said = [line for line in outcome_lines(report.content) if "no trial used up the budget" in line]
@@ -187,7 +195,7 @@ def test_a_trial_that_blows_up_has_diverged_whether_or_not_its_target_was_passed
 
 def test_all_budgets_of_a_sweep_run_into_one_folder_and_are_told_apart(tmp_path):
     asked = tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1))
-    report, again = ran(asked, tmp_path / "a"), ran(asked, tmp_path / "a")
+    report, again = ran_once(asked, tmp_path / "a"), ran_once(asked, tmp_path / "a")
     assert again.content["studies"] == report.content["studies"]
     assert [(s["budget"], s["batch_size"]) for s in report.content["studies"]] == [
         (200, 4), (200, 32), (400, 4), (400, 32)
@@ -204,7 +212,7 @@ def test_all_budgets_of_a_sweep_run_into_one_folder_and_are_told_apart(tmp_path)
 
 
 def test_at_a_constant_rate_one_run_serves_both_budgets(tmp_path):
-    report = ran(tiny(budgets=(200, 400)), tmp_path / "a")
+    report = ran_once(tiny(budgets=(200, 400)), tmp_path / "a")
     assert report.content["statuses"] == {"BUDGET_EXHAUSTED": 2}
     values = {(s["budget"], s["batch_size"]): s["value"] for s in report.content["studies"]}
     assert values[200, 4] > values[400, 4]
@@ -214,7 +222,7 @@ def test_at_a_constant_rate_one_run_serves_both_budgets(tmp_path):
 
 def test_a_limit_ends_it_between_budgets(tmp_path):
     decaying = tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1))
-    report = ran(decaying, tmp_path / "a", limits=Limits(examples=0.0))
+    report = ran_once(decaying, tmp_path / "a", limits=Limits(examples=0.0))
     assert {study["budget"] for study in report.content["studies"]} == {200}
 
 
@@ -232,7 +240,7 @@ def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):
 
 
 def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
-    ran(tiny(metrics=("gradient_norm",), seeds=(0, 1)), tmp_path / "a")
+    ran_once(tiny(metrics=("gradient_norm",), seeds=(0, 1)), tmp_path / "a")
     ends = [result.evaluations[-1].others["gradient_norm"] for result in Store(tmp_path / "a").results()]
     (entry,) = budget(tmp_path / "a", metric="gradient_norm").budgets
     assert (entry.metric, entry.metric_unit) == ("gradient_norm", "")
@@ -241,3 +249,112 @@ def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
     assert sorted(seeds) == pytest.approx(sorted(ends))
     with pytest.raises(ResultsError, match="has no metric 'other'; it has validation_loss, train_loss, gradient_norm"):
         budget(tmp_path / "a", metric="other")
+
+
+CRITICAL, MARGIN, NOISE = 100.0, 0.02, 0.004
+
+
+def sweep(**changes: object) -> Sweep:
+    plain = {
+        "optimizers": (parse_choice("adamw"),),
+        "batch_sizes": (4, 8, 16),
+        "seeds": (0, 1, 2),
+        "budgets": (20_000,),
+        "within": MARGIN,
+        "target": Target(metric="loss", value=2.5),
+        "schedule": ScheduleRule(warmup_steps=1),
+    }
+    return small_sweep(**plain | changes)
+
+
+def truth(batch_size: float) -> float:
+    return 2.0 + (1.0 + batch_size / CRITICAL) ** 0.15
+
+
+def end(config):
+    gap = math.log(config.lr / (1e-3 * math.sqrt(config.batch_size)))
+    if gap > 3:
+        return End(20.0, reached=False, distance=math.inf)
+    noise = random.Random(f"{config.batch_size} {config.lr:.4g} {config.seed}").gauss(0.0, NOISE)
+    return End(config.max_steps, reached=False, distance=truth(config.batch_size) + 0.03 * gap**2 + noise - 2.5)
+
+
+def ran(asked: Sweep, folder: Path, said: list[str], *, most: int | None = None, **options: Any) -> EqualBudgets:
+    store, policy = Store(folder), EqualBudgets(**options)
+
+    def run(part: Sweep, place: Path) -> Search:
+        store.prepare()
+        store.write_manifest(merged_manifest(store, part, "cbs sweep"))
+        search = Search(part, [r for r in store.results() if r.status.final])
+        for result in play(search, end, most=most).results:
+            store.save(result)
+        return search
+
+    follow(policy, asked, folder, run, Limits(), said.append)
+    return policy
+
+
+def test_larger_batch_sizes_come_until_one_is_worse_and_the_answer_holds(tmp_path):
+    said: list[str] = []
+    policy = ran(sweep(), tmp_path, said)
+    last = policy.rounds[-1]
+    (estimate,) = last["estimates"]
+    largest = CRITICAL * ((truth(4) - 2.0 + MARGIN) ** (1 / 0.15) - 1.0)
+    low, high = estimate["interval"]
+    assert low < largest < (high or math.inf)
+    assert "worse" in estimate["standing"]
+    assert not last["added"]
+    assert not policy.reasons
+    sizes = {result.config.batch_size for result in Store(tmp_path).results()}
+    assert max(sizes) > 16
+    assert any("the largest, is not shown to be worse" in line for line in said)
+    assert said[-1].startswith(f"round {len(said)}: adamw after 20,000 examples: as good up to batch size ")
+
+
+def test_seeds_come_where_it_cannot_be_told_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.NOISE", 0.02)
+    said: list[str] = []
+    whole = ran(sweep(batch_sizes=(8, 16, 64)), tmp_path / "a", said)
+    added = [part for entry in whole.rounds for part in entry["added"]]
+    assert max(len(part["seeds"]) for part in added) > 3
+    assert all(set(part["seeds"]) >= {0, 1, 2} for part in added)
+    again = ran(sweep(batch_sizes=(8, 16, 64)), tmp_path / "a", [], most=0)
+    assert again.rounds == whole.rounds
+    assert max(len(part["seeds"]) for part in added) <= MOST_SEEDS
+
+
+def test_new_seeds_follow_the_first_and_none_come_where_they_were_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.NOISE", 0.02)
+    asked = sweep(batch_sizes=(8, 16, 64), seeds=(5, 6))
+    for more in (True, False):
+        ran(asked, tmp_path / str(more), [], more_seeds=more)
+        seeds = sorted({result.config.seed for result in Store(tmp_path / str(more)).results()})
+        assert seeds == list(range(5, 5 + len(seeds)))
+        assert (len(seeds) > 2) is more
+
+
+def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
+    policy = ran(sweep(), tmp_path, [], most=12)
+    assert all("not all trials have run" in why for why in policy.reasons.values())
+    assert not policy.rounds or not policy.rounds[-1]["added"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "goal", "said"),
+    [
+        ({"budgets": ()}, None, "needs --budget"),
+        ({"lrs": (0.1, 0.2)}, None, "does not go with --lrs"),
+        ({}, 2.0, "--precision must be above 0"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(changes, goal, said):
+    with pytest.raises(ConfigError, match=said):
+        EqualBudgets(goal).check(sweep(**changes), limits=Limits(), source=None)
+
+
+def test_it_is_what_a_precision_or_no_batch_size_asks_for_with_a_budget():
+    assert policy_of(budget=True, finds=True).options == {"finds": True}
+    assert policy_of(0.2, budget=True).options == {"goal": 0.2}
+    assert policy_of(0.2).name == "precision"
+    assert policy_of(budget=True).name == "once"
+    assert POLICIES["equal_budgets"] is EqualBudgets

@@ -35,8 +35,8 @@ from sweeps.search.study_progress import inner
 from sweeps.spec.cell import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep
-from tests.sweeps.test_equal_budgets import ran
-from tests.sweeps.test_equal_budgets import sweep as of_budgets
+from tests.sweeps.test_budgets import ran
+from tests.sweeps.test_budgets import sweep as of_budgets
 from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, covered, to_precision, trainer
 
 TWO = sweep(WORLD).replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))

@@ -1,10 +1,20 @@
-import math
+"""When a trial is pruned, and the bounds that trials tell each other."""
 
+import math
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder import bounds
+from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
+from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import beyond, settle
+from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 from tests.sweeps.simulation import simulate, small_sweep
 
@@ -61,3 +71,80 @@ def test_failed_trials_are_left_alone():
     results = cell_results([None] * 6)
     broken = results[0].replace(status=TrialStatus.FAILED, steps_to_target=None)
     assert broken.trial_id not in {result.trial_id for result in settle([broken, *results[1:]], 1.3)}
+
+
+@pytest.fixture(autouse=True)
+def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.0)
+
+
+class UnderWay:
+    """A sweep with two cells, of two batch sizes or of two seeds, four trials of each run."""
+
+    def __init__(self, folder: Path, batch_sizes: tuple[int, ...] = (4, 8), seeds: tuple[int, ...] = (0,)) -> None:
+        self.folder, self.told = folder, Bounds(Store(folder))
+        self.search = Search(
+            small_sweep(
+                optimizers=(Choice(name="adamw"),), batch_sizes=batch_sizes, lrs=(1e-3, 2e-3, 4e-3, 8e-3), seeds=seeds
+            )
+        )
+        by_cell: dict[Cell, list[TrialConfig]] = {}
+        for config in iter(self.search.next, None):
+            by_cell.setdefault(Cell.of(config), []).append(config)
+        self.cell, self.others = by_cell.values()
+
+    def ends(self, config: TrialConfig, steps: float | None) -> None:
+        result = ended(config, End(steps or 200.0), 100.0 if steps is None else steps)
+        self.search.add(result)
+        self.told.finished(result, self.search)
+
+    def bound(self, config: TrialConfig, steps: float | None = None) -> TrialBound:
+        return TrialBound(str(self.folder), config.trial_id, steps)
+
+
+@pytest.mark.parametrize("axes", [{"batch_sizes": (4, 8)}, {"batch_sizes": (4,), "seeds": (0, 1)}], ids=str)
+def test_the_running_trials_of_a_cell_learn_of_its_best_and_no_others(
+    tmp_path: Path, axes: dict[str, tuple[int, ...]]
+) -> None:
+    sweep = UnderWay(tmp_path, **axes)
+    first, second, third, _ = sweep.cell
+    one, other = sweep.bound(third), sweep.bound(sweep.others[0], 70.0)
+    assert (one.steps, other.steps) == (None, 70.0)
+    sweep.ends(first, 40.0)
+    assert (one.steps, other.steps) == (40.0, 70.0)
+    sweep.ends(second, 50.0)  # no better
+    assert (one.steps, other.steps) == (40.0, 70.0)
+    sweep.ends(sweep.others[1], 60.0)
+    assert (one.steps, other.steps) == (40.0, 60.0)
+    assert sweep.bound(second).steps is None  # it is over
+    sweep.told.ended(sweep.search)
+    assert not (tmp_path / BOUNDS).exists()
+    assert (one.steps, other.steps) == (40.0, 60.0)
+
+
+def test_a_trial_that_misses_the_target_tells_nothing(tmp_path: Path) -> None:
+    sweep = UnderWay(tmp_path)
+    sweep.ends(sweep.cell[0], None)
+    assert not (tmp_path / BOUNDS).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"one": "x"}', '{"one"', "7", "[" * 100_000], ids=len)
+def test_a_damaged_file_tells_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / BOUNDS).write_text(text)
+    assert TrialBound(str(tmp_path), "one", 70.0).steps == 70.0
+
+
+def test_what_a_killed_sweep_has_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / BOUNDS).write_text('{"one": 1.0}')
+    Bounds(Store(tmp_path))
+    assert not (tmp_path / BOUNDS).exists()
+
+
+def test_it_does_not_look_at_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 3600.0)
+    sweep = UnderWay(tmp_path)
+    one = sweep.bound(sweep.cell[1])
+    assert one.steps is None
+    sweep.ends(sweep.cell[0], 40.0)
+    assert (tmp_path / BOUNDS).exists()
+    assert one.steps is None

@@ -1,21 +1,22 @@
-"""Trials of a ``--command`` over several nodes: what each node runs, who says when it is over; with two nodes of Ray on
-one machine, too."""
+"""Trials that are jobs of their own, ``--launch`` with a stand-in for ``sbatch --wait``, and trials of a ``--command``
+over several nodes: what each runs, and who says when it is over."""
 
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cbs.errors import ConfigError
-from cbs.trial.record import TrialStatus
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.external.run import call_nodes, join_nodes, run_command
+from sweeps.external.run import Job, call_nodes, join_nodes, run_command
 from sweeps.running import worker
 from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
@@ -23,9 +24,178 @@ from tests.sweeps.test_external import PLACES, trainer, trial
 from tests.sweeps.test_kill import DEADLINE, ROOT
 from tests.sweeps.test_nodes import NODES, short
 
-__all__ = ["short"]
+SBATCH = """#!/bin/bash
+[[ $1 == --wait && $2 == --job-name=b8 ]] || exit 2
+echo "Submitted batch job 17"
+echo "$3" >"$QUEUE/new"; mv "$QUEUE/new" "$QUEUE/job"
+while [[ ! -e $QUEUE/code ]]; do sleep 0.05; done
+exit "$(cat "$QUEUE/code")"
+"""
+"""Hands the script to the queue, and ends as the job does."""
 
 PROGRAM = """
+import json, os, sys, time
+out = sys.argv[4]
+assert os.environ["CBS_FOLDER"] == out
+print("talks", flush=True)
+with open(out + "/log.jsonl", "a") as log:
+    for step in range(0, LAST, 2):
+        log.write(json.dumps({"step": step, "loss": 4.0 - step / 10}) + "\\n"); log.flush()
+THEN
+"""
+
+Queue = Callable[..., TrialResult]
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """Runs one trial as a job that begins after ``begins`` seconds, and does ``then`` at its end."""
+    spool, jobs, over = tmp_path / "queue", list[subprocess.Popen[bytes]](), threading.Event()
+    spool.mkdir()
+    (tmp_path / "sbatch").write_text(SBATCH)
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setattr("sweeps.external.run.LOOK", 0.05)
+    monkeypatch.setenv("QUEUE", str(spool))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def node(begins: float) -> None:
+        while not (spool / "job").exists() and not over.wait(0.02):
+            pass
+        if not over.wait(begins):
+            jobs.append(subprocess.Popen(["bash", (spool / "job").read_text().strip()], start_new_session=True))
+            (spool / "code.new").write_text(f"{jobs[0].wait()}\n")
+            (spool / "code.new").rename(spool / "code")
+
+    def run(begins: float, last: int, then: str, alive: Callable[[int], object] = print) -> TrialResult:
+        script = tmp_path / "program.py"
+        script.write_text(PROGRAM.replace("LAST", str(last)).replace("THEN", then))
+        made = trainer(command=f"{sys.executable} -S {script} {PLACES}")
+        machine = threading.Thread(target=node, args=(begins,))
+        machine.start()
+        try:
+            return run_command(
+                trial(made), tmp_path / "runs" / "one", path=str(tmp_path), alive=alive,
+                launch="sbatch --wait --job-name=b{batch_size}",
+            )  # fmt: skip
+        finally:
+            if not jobs:
+                over.set()
+            machine.join(20.0)
+            assert all(each.poll() is not None for each in jobs), "the job has ended"
+
+    yield run
+    over.set()
+
+
+def test_a_job_waits_in_its_queue_runs_and_ends_at_the_target(queue: Queue, tmp_path: Path) -> None:
+    heard: list[float] = []
+    result = queue(0.3, 40, then="time.sleep(60)", alive=lambda step: heard.append(time.monotonic()))
+    assert result.status is TrialStatus.REACHED, result.message
+    assert len(heard) > 3, "while it waits it is alive"
+    output = (tmp_path / "runs" / "one" / "output.log").read_text()
+    assert "Submitted batch job 17" in output
+    assert "talks" in output
+    assert not list((tmp_path / "runs" / "one").glob("job-*"))
+
+
+def test_how_a_job_fails_is_said(queue: Queue) -> None:
+    result = queue(0.0, 8, then="raise SystemExit('no licence')")
+    assert result.status is TrialStatus.FAILED
+    assert "exit code 1" in result.message
+    assert "no licence" in result.message
+
+
+def test_a_job_that_nobody_wants_any_more_ends_at_once(tmp_path: Path) -> None:
+    made = Job(["true"], ["touch", str(tmp_path / "ran")], {}, tmp_path, str(tmp_path))
+    assert made.waits
+    later = Job(["true"], ["touch", str(tmp_path / "ran")], {"A": "b c"}, tmp_path, str(tmp_path))
+    assert not made.waits, "a later attempt has taken its place"
+    script = (tmp_path / "job.sh").read_text()
+    next(tmp_path.glob("job-*")).unlink()
+    assert subprocess.run(["bash", str(tmp_path / "job.sh")], check=False).returncode == 143
+    assert not (tmp_path / "ran").exists()
+    assert "export A='b c'" in script
+    assert not later.waits
+
+
+def test_a_job_takes_nothing_here_and_is_a_command() -> None:
+    here = Resources(launch="sbatch --wait", workers=500, cpus_per_trial=10_000)
+    assert (here.cpus, here.local_workers, here.parallel(8), here.gpus_of_trial("cuda")) == (1, 500, 500, 0.0)
+    here.check_devices("auto", command=True)
+    for resources, command, said in (
+        (here, False, "--launch needs --command"),
+        (
+            Resources(launch="sbatch", gpus_per_trial=1, address="host:1"),
+            True,
+            "--launch does not go with --gpus-per-trial",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            resources.check_devices("auto", command=command)
+
+
+RUNS_AT_ONCE = """#!/bin/bash
+[[ $1 == --wait ]] || exit 2
+echo "$2" >>"$JOBS"
+exec bash "$2"
+"""
+
+BY_A_LAW = """
+import json, math, sys
+size, lr, seed, out = sys.argv[1:]
+steps = (20 + 320 / int(size)) * (1 + math.log2(float(lr) / 0.2) ** 2 / 4)
+with open(out + "/log.jsonl", "w") as log:
+    for step in range(int(2 * steps)):
+        log.write(json.dumps({"step": step, "loss": 4.0 * 2 ** (-step / steps)}) + "\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_of_jobs_that_is_ended_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    for name, content in ("sbatch", RUNS_AT_ONCE), ("train.py", BY_A_LAW):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    jobs, trials = tmp_path / "jobs", tmp_path / "out" / "trials"
+    jobs.touch()
+    search = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "JOBS": str(jobs),
+    }
+    words = [
+        *("sweep", "--optim", "sgd", "--command", f"{sys.executable} -S train.py {PLACES}", "--reads", "jsonl"),
+        *("--metric", "loss", "--direction", "below", "--metric-unit", "nats", "--example-unit", "tree"),
+        *("--target", "2", "--batch-sizes", "4,16,64", "--lrs", "0.1,0.2,0.4", "--seeds", "1"),
+        *("--set", "max_steps=900", "--set", "policy=once", "--launch", "sbatch --wait", "-o", str(tmp_path / "out")),
+    ]
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli", *words], cwd=tmp_path, text=True, env={**os.environ, **search},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    first, until = begin(), time.monotonic() + 300
+    while first.poll() is None and time.monotonic() < until and len([*trials.glob("*/record.parquet")]) < 3:
+        time.sleep(0.05)
+    first.terminate()
+    assert first.wait(120) == 130, first.stderr.read() if first.stderr else ""
+    before, stored = jobs.read_text().split(), {path.parent.name for path in trials.glob("*/record.parquet")}
+    assert 3 <= len(stored) < 9
+    second = begin()
+    assert second.wait(400) == 0, second.stderr.read() if second.stderr else ""
+    again = jobs.read_text().split()[len(before) :]
+    results = {each.trial_id: each for each in Store(tmp_path / "out").results()}
+    assert len(results) == 9
+    assert {Path(script).parent.name for script in again} == results.keys() - stored
+    for each in results.values():
+        size, lr = each.config.batch_size, each.config.lr
+        assert each.steps_to_target == pytest.approx((20 + 320 / size) * (1 + math.log2(lr / 0.2) ** 2 / 4), rel=0.02)
+
+
+__all__ = ["short"]
+
+OF_NODES = """
 import json, socket, sys, time
 batch, lr, seed, out, nodes, rank, head, port = sys.argv[1:9]
 assert nodes == "2"
@@ -51,7 +221,7 @@ PLACES_OF_NODES = f"{PLACES} {{nodes}} {{node_rank}} {{head}} {{port}}"
 
 
 def program(folder: Path, fault: str = "") -> str:
-    (folder / "program.py").write_text(PROGRAM.replace("FAULT", fault))
+    (folder / "program.py").write_text(OF_NODES.replace("FAULT", fault))
     return f"{sys.executable} -S {folder / 'program.py'} {PLACES_OF_NODES}"
 
 

@@ -1,5 +1,7 @@
-"""What ``sweep.json`` says of the software that ran."""
+"""What ``sweep.json`` says of the software that ran, and what ``cbs status`` says and removes."""
 
+import json
+import os
 import platform
 import re
 import sys
@@ -13,9 +15,13 @@ import cbs
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.trial.config import Choice
+from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from sweeps.folder.lock import LOCK, Lock
 from sweeps.folder.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
+from sweeps.launching.ledger import clean, ledger, ledgers
 from sweeps.spec.spec import Sweep
+from tests.factories import sweep
 from tests.factories import sweep as write_sweep
 from tests.sweeps import test_own_code
 from tests.sweeps.simulation import small_sweep
@@ -102,3 +108,83 @@ def test_what_does_not_make_numbers_is_no_change_of_code() -> None:
     assert code_changes({"versions": 7}, other) == []
     assert latest_run([run, {"merged": ["a"]}]) == run
     assert latest_run(["none"]) == {}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Nine trials: one failed, one damaged, with a checkpoint each and one of a trial that never ended."""
+    found = sweep(tmp_path / "results" / "one", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3))
+    ids = found.trial_ids()
+    failed = found.load(ids[0]).replace(status=TrialStatus.FAILED, steps_to_target=None, message="no\nluck")
+    found.update_record(failed)
+    (found.trials / ids[1] / "record.parquet").write_bytes(b"")
+    (found.trials / "old.damaged").mkdir()
+    (found.trials / ".tmp-half").mkdir()
+    (found.root / "checkpoints").mkdir()
+    for name in (ids[0], ids[1], ids[2], "never-ended"):
+        (found.root / "checkpoints" / f"{name}.pt").touch()
+    found.write_manifest(found.manifest() | {"runs": [{"command": "cbs sweep --optim x"}]})
+    return found
+
+
+def content(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_an_idle_folder(store):
+    (found,) = ledgers(store.root.parent)
+    ids = store.trial_ids()
+    assert found.state == "idle"
+    assert sum(found.statuses.values()) == 8
+    assert found.failed == {ids[0]: "no luck"}
+    assert found.checkpoints == sorted([ids[0], ids[1], "never-ended"])
+    assert [ids[1] in problem for problem in found.problems] == [True]
+    assert "  to continue: cbs sweep --optim x" in found.lines()
+    assert json.loads(json.dumps(found.to_json()))["statuses"]["FAILED"] == 1
+
+
+def test_a_running_sweep_says_where_its_trials_are(store):
+    with Lock(store, "cbs sweep") as lock:
+        at = {"step": 12, "value": 2.5, "host": "far", "time": 1.0}
+        lock.beat({"done": 3, "planned": 9, "running": {"a": at, "b": {}}})
+        found = ledger(store)
+        assert (found.state, found.done, found.planned) == ("running", 3, 9)
+        assert found.owner["pid"] == str(os.getpid())
+        text = "\n".join(found.lines())
+        assert "3 of 9 planned trials done" in text
+        assert "a: step 12: 2.5 on far" in text
+        assert "b: starting" in text
+        assert found.left_over == []
+    assert ledger(store).state == "idle"
+
+
+def test_clean_removes_what_nobody_needs_and_nothing_else(store, run):
+    ids, before = store.trial_ids(), content(store.root)
+    code, out, _ = run("status", store.root.parent, "--clean", "leftovers")
+    assert code == 0
+    gone = {f"checkpoints/{ids[2]}.pt", "trials/old.damaged", "trials/.tmp-half"}
+    assert before - content(store.root) == gone
+    assert set(out.split()) == {str(store.root / name) for name in gone}
+    assert run("status", store.root, "--clean", "leftovers")[1] == "nothing to remove\n"
+    run("status", store.root, "--clean", "failed")
+    assert ids[0] not in store.trial_ids()
+
+
+def test_clean_takes_the_lock_of_the_dead_and_leaves_the_living_alone(store, run):
+    with Lock(store, "cbs sweep"):
+        code, _, err = run("status", store.root, "--clean", "leftovers")
+        assert (code, "running" in err) == (2, True)
+        said = json.loads((store.root / LOCK).read_text())
+    (store.root / LOCK).write_text(json.dumps(said | {"born": "1"}))
+    assert ledger(store).state == "killed"
+    assert store.root / LOCK in clean(store.root)
+    assert ledger(store).state == "idle"
+
+
+def test_clean_removes_a_link_and_not_what_it_leads_to(store, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file.pt").touch()
+    (store.trials / ".tmp-link").symlink_to(tmp_path / "kept")
+    clean(store.root)
+    assert not os.path.lexists(store.trials / ".tmp-link")
+    assert (tmp_path / "kept" / "file.pt").exists()

@@ -1,14 +1,18 @@
-"""Several targets at once: trials go on until all are reached, and each is answered from the same trials."""
+"""Targets beside the first, and objectives."""
 
 import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from cbs.errors import ConfigError
+from cbs.registry.choices import parse_choice
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
@@ -19,11 +23,13 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies.base import parts
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.search.forecast import End, play
 from sweeps.search.limits import Limits
-from sweeps.search.objective import objective_of
+from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
 from sweeps.search.search import Search
 from sweeps.search.study_progress import outcome
 from sweeps.spec.overrides import override
+from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
 from tests.factories import quadratic
 from tests.sweeps.alone import swept, without_ray
@@ -183,3 +189,161 @@ def test_it_runs(tmp_path: Path) -> None:
         assert trial.status is TrialStatus.REACHED
         assert min(trial.values("gradient_norm")[1:]) < 0.2
         assert trial.steps_to_target < trial.steps_to(NORM)
+
+
+LOSS = Target(metric="loss", value=3.0)
+ACCURACY = Target(metric="accuracy", value=0.9, direction="above")
+ADAMW = {"optimizers": (parse_choice("adamw"),)}
+
+
+def equal_budget(**changes: object) -> Sweep:
+    changes = {"budgets": (200_000,), "seeds": (0, 1, 2)} | ADAMW | changes
+    return small_sweep(schedule=ScheduleRule(warmup_steps=1), **changes)
+
+
+def trial(curve: dict[int, float], status: TrialStatus = TrialStatus.BUDGET_EXHAUSTED) -> TrialResult:
+    """At batch size 4."""
+    search = Search(equal_budget(batch_sizes=(4,)))
+    config = search.next()
+    rows = [Measurement(step=s, examples=4 * s, value=v, train_loss=v, lr=1.0) for s, v in curve.items()]
+    return TrialResult(config=config, status=status, steps_to_target=None, evaluations=rows, steps={}, workload=None)
+
+
+@given(value=st.floats(-1e6, 1e6), within=st.floats(1e-4, 1.0), target=st.sampled_from([LOSS, ACCURACY]))
+def test_the_metric_comes_back_from_its_cost_and_no_cost_overflows(value, within, target):
+    objective = FinalMetric(target, 4000, within)
+    cost = objective.cost(trial({0: 10.0, 1000: value}))
+    assert 0 < cost < math.inf
+    assert objective.amount(cost) == pytest.approx(value, rel=1e-6, abs=1e-6 * within)
+    worse = value + within if target is LOSS else value - within
+    log_ratio = math.log(objective.cost(trial({0: 10.0, 1000: worse})) / cost)
+    assert log_ratio > 0 or abs(value) > 1e4 * within
+    if abs(target.distance(value)) < within:
+        assert log_ratio == pytest.approx(MATTERS, rel=1e-6)
+
+
+def test_what_has_no_metric_at_the_budget_has_no_cost():
+    objective = FinalMetric(LOSS, 4000, 0.01)
+    assert math.isnan(objective.cost(trial({0: 10.0, 1000: 3.0}, TrialStatus.DIVERGED)))
+    assert math.isnan(objective.cost(trial({0: 10.0, 900: 3.0})))
+    assert math.isnan(objective.cost(trial({0: 10.0})))
+    # by as much as `cbs budget` lets a run miss its budget
+    assert math.isnan(objective.cost(trial({0: 10.0, 980: 3.0})))
+    assert not math.isnan(objective.cost(trial({0: 10.0, 990: 3.0})))
+
+
+def test_a_schedule_may_miss_its_budget_by_its_last_batch():
+    """300 of 16,000 examples, as the next batch had 350; at a constant batch size of 4 these are too many."""
+    constant = trial({0: 10.0, 3925: 3.0})
+    rows = [
+        Measurement(step=step, examples=seen, value=3.0, train_loss=3.0, lr=1.0)
+        for step, seen in ((0, 0), (50, 800), (80, 12_200), (90, 15_700))
+    ]
+    config = replace(constant.config, batch_schedule=Choice(name="norm_test"), max_steps=4000)
+    assert constant.final_examples == rows[-1].examples
+    assert math.isnan(constant.value_at(16_000))
+    grown = constant.replace(config=config, evaluations=rows)
+    assert grown.value_at(16_000) == 3.0
+    assert math.isnan(grown.value_at(16_500))  # beyond its own budget
+
+
+def test_a_smaller_budget_is_read_off_the_curve_in_log_examples():
+    end = trial({0: 10.0, 100: 4.0, 400: 3.0, 1000: 2.0})
+    assert end.value_at(800) == pytest.approx(3.5)
+    assert end.value_at(4000) == 2.0
+    assert FinalMetric(LOSS, 800, 0.01).amount(FinalMetric(LOSS, 800, 0.01).cost(end)) == pytest.approx(3.5)
+
+
+def test_where_nobody_said_what_matters_the_worth_of_data_is_the_scale():
+    objective = FinalMetric(LOSS, 4000, None)
+    steep, flat = trial({0: 10.0, 500: 3.0 + math.log(2.0), 1000: 3.0}), trial({0: 10.0, 500: 3.0001, 1000: 3.0})
+    assert objective.scaled([steep]).unit == pytest.approx(1.0)
+    assert objective.scaled([flat]) is objective
+    assert objective.scaled([]) is objective
+    asked = FinalMetric(LOSS, 4000, 0.01)
+    assert asked.scaled([steep]) is asked
+    assert objective.scaled([trial({0: 10.0, 500: 90.0, 1000: 80.0}), steep]).unit == pytest.approx(1.0)
+    steps = StepsToTarget()
+    assert steps.scaled([steep]) is steps
+
+
+def by_value(best, value):
+    """How trials end whose metric after the budget is ``value`` and more beside the learning rate ``best``."""
+
+    def end(config):
+        gap = math.log(config.lr / best(config.batch_size))
+        if gap > math.log(12.0):
+            return End(20.0, reached=False, distance=math.inf)
+        worse = value(config) + 0.05 * gap**2
+        return End(config.max_steps, reached=False, distance=worse - 1.0)
+
+    return end
+
+
+@pytest.mark.parametrize("best", [1e-6, 4e-3, 0.3])
+@pytest.mark.parametrize("direction", ["below", "above"])
+def test_the_best_metric_is_found_however_far_and_gets_every_seed(best, direction):
+    target = Target(metric="metric", value=1.0, direction=direction)
+    search = Search(equal_budget(target=target, within=0.01))
+    played = play(search, by_value(lambda size: best * size**0.5, lambda config: 1.2 + 0.001 * (config.seed - 1)))
+    assert not any(result.status is TrialStatus.PRUNED for result in played.results)
+    for study in search.sweep.studies():
+        lr, cost = search.best(study)
+        assert search.interior(study)
+        assert abs(math.log(lr / (best * study.batch_size**0.5))) < math.log(1.6)
+        row = search.lrs(study).index(lr)
+        assert not any(map(math.isnan, search.table(study)[row]))
+        sign = 1 if direction == "below" else -1
+        assert search.objective.amount(cost) == pytest.approx(1.0 + sign * 0.2, abs=0.011)
+
+
+def test_trials_of_one_cell_do_not_wait_for_a_bound_that_no_trial_sets():
+    listed = {"lrs": (1e-3, 2e-3), "batch_sizes": (4, 16), "seeds": (0,)}
+    order = [config.batch_size for config in iter(Search(equal_budget(**listed)).next, None)]
+    assert order == [16, 16, 4, 4]
+    bounded = small_sweep(**listed, **ADAMW)
+    assert [config.batch_size for config in iter(Search(bounded).next, None)] == [16, 4, 16, 4]
+
+
+def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other():
+    sweep = equal_budget(budgets=(100_000, 400_000), within=0.01)
+    large, small = parts(sweep)
+    assert (large.search.judged_at, small.search.judged_at) == (400_000, 100_000)
+    assert [objective_of(part).budget for part in parts(sweep)] == [400_000, 100_000]
+    search = Search(large)
+    ends = play(search, by_value(lambda size: 4e-3, lambda config: 1.2)).results
+    again = Search(small, ends)
+    assert again.done or again.next().max_steps == search.sweep.budget(4)
+    assert {result.trial_id for result in again.trials()} == {result.trial_id for result in ends}
+
+
+def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
+    decaying = equal_budget(budgets=(100_000, 400_000)).replace(schedule=ScheduleRule(name="cosine", warmup_steps=1))
+    trials = [Search(part).next() for part in parts(decaying)]
+    assert [trial.schedule.decay_examples for trial in trials] == [100_000, 400_000]
+    assert [trial.max_examples for trial in trials] == [100_000, 400_000]
+    assert {trial.stops_at_target for trial in trials} == {False}
+    said = replace(decaying.schedule, decay_examples=50_000)
+    assert len({Search(part).next().trial_id for part in parts(decaying.replace(schedule=said))}) == 1
+
+
+def test_trials_of_one_budget_are_looked_at_again_by_those_that_came_before(tmp_path):
+    """The best learning rate falls with the budget, and the trials of the smaller one show the larger a better one."""
+    asked, stored, yielded = equal_budget(budgets=(100_000, 400_000), within=0.01, batch_sizes=(4, 16)), {}, []
+
+    def run(part, place):
+        search = Search(part, stored.values())
+        lowest = 1e-3 if part.budget_judged == 400_000 else 3e-2
+        ended = play(search, by_value(lambda size: lowest, lambda config: 1.2)).results
+        stored.update({result.trial_id: result for result in ended})
+        yielded.append((part.budget_judged, len(ended)))
+        return search
+
+    report = follow(Once(), asked, tmp_path, run, Limits())
+    assert [budget for budget, _ in yielded[:4]] == [400_000, 100_000, 400_000, 100_000]
+    assert yielded[-2:] == [(400_000, 0), (100_000, 0)]
+    assert sum(report.content["statuses"].values()) == len(stored)
+    single = equal_budget(within=0.01, batch_sizes=(4,))
+    yielded.clear()
+    follow(Once(), single, tmp_path, run, Limits())
+    assert len(yielded) == 1
