@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -186,12 +187,17 @@ def _protocol(root: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
     """Yield what a sweep says about trials that were run with older code (:mod:`sweeps.folder.manifest`)."""
     runs = manifest.get("runs")
-    for run in runs if isinstance(runs, list) else ():
-        if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
-            earlier = run.get("earlier_trials")
-            count = len(earlier) if isinstance(earlier, list) else "some"
-            changes = ", ".join(map(str, run["code_changes"]))
-            yield f"sweep {as_text(root)}: {count} trials were run by different code than later ones: {changes}"
+    changed = [
+        run
+        for run in (runs if isinstance(runs, list) else ())
+        if isinstance(run, dict) and isinstance(run.get("code_changes"), list)
+    ]
+    if changed:
+        earlier = changed[-1].get("earlier_trials")
+        count = len(earlier) if isinstance(earlier, list) else "some"
+        changes = re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", ", ".join(map(str, changed[-1]["code_changes"])))
+        times = "" if len(changed) == 1 else f"{len(changed)} changes, the last: "
+        yield f"sweep {as_text(root)}: {count} trials were run by different code than later ones: {times}{changes}"
 
 
 def _tuned(root: Path, manifest: dict[str, Any]) -> dict[str, list[str]]:

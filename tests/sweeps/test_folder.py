@@ -98,6 +98,12 @@ def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:
     store.write_manifest(manifest | {"runs": [{}, {"code_changes": ["torch 1, then 2"], "earlier_trials": ["a", "b"]}]})
     (note,) = load(tmp_path).notes
     assert note.endswith("2 trials were run by different code than later ones: torch 1, then 2")
+    later = {"code_changes": [f"commit {'a' * 40}, then {'b' * 40}"], "earlier_trials": ["a", "b", "c"]}
+    store.write_manifest(manifest | {"runs": [{"code_changes": ["torch 1, then 2"]}, later]})
+    (note,) = load(tmp_path).notes
+    assert note.endswith(
+        f"3 trials were run by different code than later ones: 2 changes, the last: commit {'a' * 10}, then {'b' * 10}"
+    )
 
 
 def test_what_does_not_make_numbers_is_no_change_of_code() -> None:

@@ -20,10 +20,11 @@ def _(found: Budgets) -> Presentation:
     if not tables["other_metrics"].rows:
         del tables["other_metrics"]
     several = any(scope.pairs for scope in found.budgets)
-    pairs = ("differences", "overtaking")
-    shown = [tables[name] for name in tables if name != "learning_rates" and (several or name not in pairs)]
+    first = ("equivalence", "overtaking") if several else ("equivalence",)
+    more = [name for name in tables if name not in (*first, "learning_rates") and (several or name != "differences")]
     return Presentation(
-        shown=[*shown, f"every interval {percent(found.config.confidence)} %", *found.notes],
+        shown=[*(tables[name] for name in first), f"every interval {percent(found.config.confidence)} %", *found.notes],
+        wide=[tables[name] for name in more if name != "overtaking"],
         tables=tables,
         latex=[name for name in ("equivalence", "losses", "other_metrics", "learning_rates") if name in tables],
         json="budget.json",
