@@ -154,7 +154,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         "`first_examples`, `delta` ({:g}), `gamma` ({}), `stage_power` ({:g}), `cap` ({})",
         lambda: tuple(option("growth", name) for name in ("delta", "gamma", "stage_power", "cap")),
     ),
-    ("faults.md", "| {} | some trials failed, or Ray died for good", lambda: (Unfinished.exit_code,)),
+    ("faults.md", "| {} | some trials failed, Ray died for good", lambda: (Unfinished.exit_code,)),
     ("faults.md", "| {} | the input is wrong, or the folder cannot be used", lambda: (ConfigError.exit_code,)),
     (
         "faults.md",

@@ -95,11 +95,17 @@ def _counted(source: PhaseSource, tokens_per_example: int | None) -> PhaseSource
     return replace(source, tokens_per_example=known or tokens_per_example)
 
 
-def plan_schedule(sources: Sequence[PhaseSource], ask: PlanRequest, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
-    """Return a plan for every source; raise ``ConfigError`` if no batch size is allowed, a price is missing, or the
-    budget is far beyond what was measured."""
+def plan_schedule(
+    sources: Sequence[PhaseSource], ask: PlanRequest, config: AnalysisConfig = DEFAULT, folder: str = ""
+) -> SchedulePlans:
+    """Return a plan for every source, of the sweep in ``folder`` if there is one.
+
+    Raises:
+        ConfigError: if no batch size is allowed, a price is missing, or the budget is far beyond what was measured.
+    """
     timing = "" if ask.throughput is None else f"{ask.throughput.statement}; {ask.throughput.spread}"
-    return SchedulePlans(config=config, plans=tuple(_plan(source, ask, config) for source in sources), timing=timing)
+    plans = tuple(_plan(source, ask, config) for source in sources)
+    return SchedulePlans(config=config, plans=plans, timing=timing, folder=folder)
 
 
 def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> SchedulePlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,10 +115,9 @@ def command(
         **rule_of(rule), throughput=times, devices=devices, divisible_by=divisible_by, max_batch_size=max_batch_size,
         lr_exponent=power, budget=end,
     )  # fmt: skip
-    plans = plan_schedule(plan_sources, ask, config)
+    swept = not (is_trace(source) or Path(source).is_file())
+    plans = plan_schedule(plan_sources, ask, config, folder=source if swept else "")
     if export is None:
-        swept = not (is_trace(source) or Path(source).is_file())
-        plans = replace(plans, folder=source if swept else "")
         answer(plans, Path(source) / "analysis" / "schedule_plan" if swept else None)
         return
     text, notes = exported(plans, export)
