@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from cbs import report_settings
+from cbs import report, report_settings
+from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.registry.commands import command_line, masked
 from cbs.training.run import run_trial
-from cbs.trial.config import OF_TRAINER, TrialConfig
+from cbs.trial.config import OF_TRAINER, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
+from cbs.workloads import build_workload
 from sweeps.external.asked import check_there, told_secrets
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
@@ -32,6 +35,7 @@ from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.spec.axes import Axes
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep, prototype
+from tests.sweeps.test_child import gone
 
 UNITS = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree"}
 PLACES = "{batch_size} {lr} {seed} {folder}"
@@ -46,6 +50,11 @@ def trial(made: ExternalTrainer, **changes: Any) -> TrialConfig:
     target = Target(metric=made.metric, value=1.0)
     plain = {"optimizer": Choice(name="adamw"), "lr": 0.1, "batch_size": 8, "seed": 3, "max_steps": 10**9}
     return TrialConfig(**{"workload": made.choice(), "target": target, "probe": None, **plain, **changes})
+
+
+def asked(*optimizers: str) -> Sweep:
+    axes = Axes(optimizers=tuple(Choice(name=name) for name in optimizers), batch_sizes=(8,))
+    return Sweep(name="asked", trial=prototype(workload=Choice(name="text")), axes=axes)
 
 
 @pytest.fixture
@@ -115,21 +124,8 @@ def test_every_place_is_filled_and_no_shell_is_asked() -> None:
         resume="--from {folder}/last",
     )
     one = trial(made, optimizer=Choice(name="adamw", options={"beta2": 0.95}), lr=1e-5, max_steps=70)
-    first = [
-        "env",
-        "A=1",
-        "B=x=3",
-        "train",
-        "--note=a b; rm x",
-        "--b=8",
-        "1e-05",
-        "3",
-        "there/x",
-        "adamw",
-        "0.95",
-        "70",
-        "{x}",
-    ]
+    first = [*("env", "A=1", "B=x=3", "train", "--note=a b; rm x", "--b=8", "1e-05", "3"), "there/x"]
+    first += ["adamw", "0.95", "70", "{x}"]
     assert made.argv(one, Path("there"), resumed=False) == first
     assert made.argv(one, Path("there"), resumed=True) == [*first, "--from", "there/last"]
 
@@ -188,22 +184,12 @@ def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said
 def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing_is_refused(
     command: str, optimizers: tuple[str, ...], settings: tuple[str, ...], said: str
 ) -> None:
-    asked = Sweep(
-        name="x",
-        trial=prototype(workload=Choice(name="text")),
-        axes=Axes(optimizers=tuple(Choice(name=name) for name in optimizers), batch_sizes=(8,)),
-    )
     with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
-        trained_by(trainer(command), asked, 1.0, settings)
+        trained_by(trainer(command), asked(*optimizers), 1.0, settings)
 
 
 def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() -> None:
-    asked = Sweep(
-        name="x",
-        trial=prototype(workload=Choice(name="text")),
-        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=(8,)),
-    )
-    made = trained_by(trainer(), asked, 1.0, ())
+    made = trained_by(trainer(), asked("adamw"), 1.0, ())
     told = made.trial_at(Cell("adamw", 8, 0), 0.1).to_dict()
     for data in (made.protocol(), told):
         assert {name for name, value in data.items() if value == "unknown"} == set(OF_TRAINER)
@@ -258,7 +244,7 @@ def test_the_target_ends_the_program_and_all_it_has_started(run: Any, tmp_path: 
     assert result.steps_to_target == pytest.approx(math.exp(math.log(10) + 2 / 3 * math.log(2)))
     assert [row.examples for row in result.evaluations] == [0, 80, 160]
     assert result.timing["seconds"] < 30
-    until(lambda: gone(int((tmp_path / "runs/one/pid").read_text())))
+    assert gone(int((tmp_path / "runs/one/pid").read_text()))
 
 
 def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:
@@ -280,7 +266,7 @@ def test_workers_in_sessions_of_their_own_end_with_the_program(run: Any, tmp_pat
         say(0, 4.0); say(10, 0.5 if "sleep" in {ends!r} else 3.0); {ends}
     """)
     assert result.status is (TrialStatus.REACHED if "sleep" in ends else TrialStatus.BUDGET_EXHAUSTED)
-    until(lambda: gone(int((tmp_path / "runs/one/pid").read_text())))
+    assert gone(int((tmp_path / "runs/one/pid").read_text()))
 
 
 def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
@@ -297,8 +283,7 @@ def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    pid = int((tmp_path / "pid").read_text())
-    until(lambda: gone(pid))
+    assert gone(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize(
@@ -347,14 +332,9 @@ def test_a_program_that_trains_to_a_budget_passes_its_target_and_has_to_get_ther
 
 
 def test_a_sweep_to_a_budget_needs_no_target_but_a_program_that_is_told_its_steps() -> None:
-    sweep = Sweep(
-        name="asked",
-        trial=prototype(workload=Choice(name="text")),
-        axes=Axes(optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8)),
-    )
     with pytest.raises(ConfigError, match=r"--command has no \{steps\}"):
-        trained_by(trainer(), sweep, None, (), (80,))
-    made = trained_by(trainer(f"train {PLACES} {{steps}}"), sweep, None, (), (80,))
+        trained_by(trainer(), asked("adamw"), None, (), (80,))
+    made = trained_by(trainer(f"train {PLACES} {{steps}}"), asked("adamw"), None, (), (80,))
     one = made.trial_at(Cell("adamw", 8, 0), 0.1)
     assert (one.max_steps, one.stops_at_target, one.target.metric) == (10, False, "loss")
     assert trainer(f"train {PLACES} {{steps}}").argv(one, Path("x"), resumed=False)[-1] == "10"
@@ -481,28 +461,19 @@ def test_a_program_that_resumes_and_counts_from_its_first_step_again_is_refused(
 
 # -- the same numbers ----------------------------------------------------------------------------------------------
 
-OWN_LOOP = """
-import torch
-from cbs import report
-from cbs.compute import seeding
-from cbs.trial.config import Choice, EvaluationPlan
-from cbs.trial.target import Target
-from cbs.workloads import build_workload
 
-
-def train(batch_size, lr, seed):
-    torch.set_num_threads(1)
-    workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20}))
+def own_loop(batch_size: int, lr: float, seed: int) -> None:
+    """SGD on the noisy quadratic, to the target."""
+    workload = build_workload(QUADRATIC)
     with seeding.seeded(seed, "init"):
         model = workload.build_model()
     stream = workload.training_stream(seeding.generator(seed, "data"))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    step, target = 0, Target(metric="validation_loss", value=0.3)
-    plan, start = EvaluationPlan(), workload.validate(model)
-    value = start
+    step, plan, value = 0, EvaluationPlan(), workload.validate(model)
+    start = value
     report(0, 0, start, validation_loss=start)
-    while True:
-        until = plan.next_step(step, target.distance(value) / target.distance(start))
+    while not TARGET.reached(value):
+        until = plan.next_step(step, TARGET.distance(value) / TARGET.distance(start))
         while step < until:
             step += 1
             optimizer.zero_grad()
@@ -511,36 +482,30 @@ def train(batch_size, lr, seed):
         with torch.no_grad():
             value = float(workload.validate(model))
         report(step, step * batch_size, value, validation_loss=value)
-"""
 
 
-def test_the_same_model_takes_the_same_steps_as_inside_bit_for_bit(tmp_path: Path) -> None:
-    (tmp_path / "own_loop_of_a_test.py").write_text(OWN_LOOP)
-    target = Target(metric="validation_loss", value=0.3)
-    shared = {"lr": 0.5, "batch_size": 16, "seed": 1, "target": target, "max_steps": 3000, "probe": None}
-    workload = Choice(name="noisy_quadratic", options={"dimension": 20})
+QUADRATIC = Choice(name="noisy_quadratic", options={"dimension": 20})
+TARGET = Target(metric="validation_loss", value=0.3)
+
+
+def test_the_same_model_takes_the_same_steps_as_inside_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop runs in this process, and the program leaves what it has reported."""
+    monkeypatch.setenv("CBS_FOLDER", str(tmp_path))
+    own_loop(16, 0.5, 1)
+    shared = {"lr": 0.5, "batch_size": 16, "seed": 1, "target": TARGET, "max_steps": 3000, "probe": None}
     plain = Choice(name="sgd", options={"momentum": 0.0})
-    inside = run_trial(TrialConfig(workload=workload, optimizer=plain, **shared))
-    call = "from own_loop_of_a_test import train; train({batch_size}, {lr}, {seed})"
-    made = ExternalTrainer(**{**UNITS, "metric": "validation_loss", "command": f"{sys.executable} -c '{call}'"})
-    outside = run_command(
-        TrialConfig(workload=made.choice(), optimizer=Choice(name="sgd"), **shared),
-        tmp_path / "run",
-        path=str(tmp_path),
-    )
+    inside = run_trial(TrialConfig(workload=QUADRATIC, optimizer=plain, **shared))
+    command = f"""sh -c 'cp "$0" "$1"' {tmp_path}/report.jsonl {{folder}} {{batch_size}} {{lr}} {{seed}}"""
+    made = ExternalTrainer(**{**UNITS, "metric": "validation_loss", "command": command})
+    program = TrialConfig(workload=made.choice(), optimizer=Choice(name="sgd"), **shared)
+    outside = run_command(program, tmp_path / "run", path=str(tmp_path))
     assert outside.status is inside.status is TrialStatus.REACHED, outside.message
     assert outside.steps_to_target == inside.steps_to_target
     assert [(r.step, r.examples, r.value) for r in outside.evaluations] == [
         (r.step, r.examples, r.value) for r in inside.evaluations
     ]
-
-
-def gone(pid: int) -> bool:
-    """Whether no such process runs any more; one that nobody waited for does not run."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def until(true: Any, seconds: float = 60.0) -> None:

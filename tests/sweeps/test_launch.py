@@ -17,11 +17,14 @@ from cbs.trial.store import Store
 from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.launching.launch import output_folder, resolve
 from sweeps.outlook.progress import Progress
+from sweeps.running import dispatch, worker
 from sweeps.running.resources import Resources
+from sweeps.running.worker import Setup, Worker
 from sweeps.search.search import Search
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.alone import swept, without_ray
+from tests.sweeps.test_worker import HereAndNow
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 # Every worker of every sweep imports torch and Ray anew, which takes seconds.
@@ -130,7 +133,23 @@ def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, referenc
     assert len(manifest["runs"]) == 2
 
 
-def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
+def by_a_worker(runs, *_):
+    """What a worker of Ray does, in this process."""
+    run = runs.run
+    factor = run.search.sweep.prune_factor
+    mine = Worker(
+        Setup(store=str(run.store.root), path=str(Path.cwd()), threads=1, prune_factor=factor, silence=run.silence)
+    )
+    run.begin()
+    while (started := run.next()) is not None:
+        run.look_around()
+        run.take_in(started[0], mine.run(started[0].to_dict(), started[1]))
+    run.end()
+
+
+def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path, monkeypatch):
+    monkeypatch.setattr(dispatch, "run_search", by_a_worker)
+    monkeypatch.setattr(worker, "Child", HereAndNow)
     program = tmp_path / "program.py"
     program.write_text(
         "import json, sys\nbatch, lr, seed, out = sys.argv[1:]\n"
