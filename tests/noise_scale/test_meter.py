@@ -133,26 +133,6 @@ def test_a_step_that_overflowed_is_left_out(source: str) -> None:
     assert math.isfinite(estimate.noise)
 
 
-def test_the_scaler_of_torch() -> None:
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    plain_model = small_model()
-    plain = NoiseScaleMeter(plain_model, source="accumulation")
-    noise_scale = NoiseScaleMeter(model, source="accumulation")
-    train(plain, plain_model, batches(4))
-    for inputs, targets in batches(4):
-        for x, y in zip(inputs.chunk(4), targets.chunk(4), strict=True):
-            scaler.scale(mse_loss(model(x), y) / 4).backward()
-        noise_scale.step(loss_scale=scaler.get_scale())
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-    close(noise_scale.estimate(), plain.estimate(), rel=1e-6)
-
-
 @pytest.mark.parametrize("source", ["accumulation", "auto"])
 def test_compiled_models(source: str) -> None:
     model, other = small_model(), small_model()
@@ -183,7 +163,7 @@ def test_restart_from_a_state_dict() -> None:
     buffer.seek(0)
     first.detach()
     second = NoiseScaleMeter(model, source="accumulation")
-    second.load_state_dict(torch.load(buffer, weights_only=False))
+    second.load_state_dict(torch.load(buffer, weights_only=True))
     train(second, model, data[25:])
     assert second.estimate() == whole.estimate()
 
@@ -282,25 +262,9 @@ def test_misuse_is_one_line(arguments: dict[str, Any], word: str) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_step_without_a_backward_pass_is_an_error() -> None:
-    noise_scale = NoiseScaleMeter(small_model())
-    with pytest.raises(ConfigError, match="no backward pass"):
-        noise_scale.step()
-
-
 def test_nothing_to_train() -> None:
     with pytest.raises(ConfigError, match="no trainable parameter"):
         NoiseScaleMeter(small_model().requires_grad_(False))
-
-
-def test_one_group_per_step_is_said() -> None:
-    model = small_model()
-    noise_scale = NoiseScaleMeter(model, source="accumulation")
-    train(noise_scale, model, batches(3), parts=1)
-    estimate = noise_scale.estimate()
-    assert estimate.value is None
-    assert noise_scale.skipped == 3
-    assert estimate.note
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -379,15 +343,3 @@ def test_what_a_step_says_and_what_goes_to_a_tracker() -> None:
         (model(part).square().mean() / 2).backward()
     noise_scale.step()
     assert noise_scale.estimate().steps == found.steps + 1
-
-
-def test_a_checkpoint_is_read_by_torch_load_as_it_is() -> None:
-    model = small_model()
-    noise_scale = NoiseScaleMeter(model)
-    train(noise_scale, model, batches(30))
-    file = io.BytesIO()
-    torch.save(noise_scale.state_dict(), file)
-    file.seek(0)
-    other = NoiseScaleMeter(small_model())
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert other.estimate() == noise_scale.estimate()
