@@ -7,6 +7,7 @@ import contextlib
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -19,6 +20,9 @@ GRACE_SECONDS = 15.0
 begun."""
 _SOON = 1e-2
 """Seconds until an interrupt that is put off is tried again; a timer of 0 seconds would never fire."""
+
+_LOOK = 1e-3
+"""Seconds between two looks at what C code has made of signals."""
 
 _last = -math.inf
 _imports_before = 0
@@ -134,24 +138,46 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Give back at the end of the block the signals that C code has taken over; in any thread.
+    """While the block runs, give back the signals that C code takes over, within milliseconds; in any thread.
 
-    Ray's C code would print a stack at SIGTERM and have the process killed by an alarm three seconds later.
+    Ray's C code takes over SIGTERM as it starts, to print a stack and have the process killed by an alarm three seconds
+    later; as it ends, it lets SIGTERM kill the process at once.
     """
+    get, put = _core()
+    pythons = next((get(each) for each in NUMBERS if callable(signal.getsignal(each))), None)
+    over = threading.Event()
+
+    def give_back() -> None:
+        for number in (*NUMBERS, signal.SIGALRM):
+            handler = signal.getsignal(number)
+            ours = pythons if callable(handler) and not isinstance(handler, signal.Handlers) else handler
+            if ours is not None and (get(number) or 0) != int(ours):
+                put(number, int(ours))
+                if number == signal.SIGALRM:
+                    signal.alarm(0)  # of Ray's C code, at a signal that came meanwhile
+
+    def watch() -> None:
+        while not over.wait(_LOOK):
+            give_back()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        give_back()
+
+
+def _core() -> tuple[Callable[[int], int | None], Callable[[int, int], object]]:
+    """Python's own functions that read and set what the system does at a signal."""
     import ctypes
 
     get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
     get.restype = put.restype = ctypes.c_void_p
     get.argtypes, put.argtypes = [ctypes.c_int], [ctypes.c_int, ctypes.c_void_p]
-    before = {number: get(number) for number in (*NUMBERS, signal.SIGALRM)}
-    try:
-        yield
-    finally:
-        if get(signal.SIGALRM) != before[signal.SIGALRM]:
-            signal.alarm(0)  # a signal came meanwhile
-        for number, handler in before.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:  # which the main thread says when it ends
-                put(number, handler)
+    return get, put
 
 
 @contextlib.contextmanager

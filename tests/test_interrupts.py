@@ -1,6 +1,5 @@
 """Signals and the time limit of a sweep: none is lost, whatever runs."""
 
-import ctypes
 import importlib
 import signal
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cbs.interrupts import handlers_kept, signals_as_interrupt, time_limit, uninterrupted
+from cbs.interrupts import _core, handlers_kept, signals_as_interrupt, time_limit, uninterrupted
 from sweeps.launching import launch
 from tests.sweeps.alone import swept
 from tests.sweeps.simulation import small_sweep
@@ -129,18 +128,33 @@ def test_a_script_that_is_itself_imported_is_interrupted_at_once(
     assert time.monotonic() - started < 15.0
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["runs", "ends"])
-def test_a_signal_that_c_code_takes_over_is_given_back(ends: bool) -> None:
-    """Unless the main thread has said meanwhile that it is to be ignored."""
-    core, ignored = ctypes.pythonapi, ctypes.c_void_p(1)
-    core.PyOS_getsig.restype = ctypes.c_void_p
+@pytest.mark.parametrize("says", [None, signal.SIG_IGN], ids=["runs", "ends"])
+@pytest.mark.parametrize("taken", [0, 1], ids=["kills", "ignores"])
+def test_a_signal_that_c_code_takes_over_is_given_back_at_once(taken: int, says: signal.Handlers | None) -> None:
+    """As what the main thread said last, which ignores it while it ends."""
+    get, put = _core()
     with signals_as_interrupt():
-        ours = core.PyOS_getsig(signal.SIGTERM)
+        ours = get(signal.SIGTERM)
         with handlers_kept():
-            if ends:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            core.PyOS_setsig(signal.SIGTERM, ignored)
-        assert core.PyOS_getsig(signal.SIGTERM) == (1 if ends else ours)
+            if says is not None:
+                signal.signal(signal.SIGTERM, says)
+            put(signal.SIGTERM, taken)
+            started = time.monotonic()
+            while get(signal.SIGTERM) != (ours if says is None else 1):
+                assert time.monotonic() - started < 15.0
+                time.sleep(0.001)
+            put(signal.SIGTERM, taken)
+        assert get(signal.SIGTERM) == (ours if says is None else 1)
+
+
+def test_the_alarm_of_c_code_kills_nobody() -> None:
+    get, put = _core()
+    with signals_as_interrupt():
+        with handlers_kept():
+            signal.alarm(100)
+            put(signal.SIGALRM, 0)
+        assert signal.alarm(0) == 0
+        assert get(signal.SIGALRM) == get(signal.SIGTERM)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -201,7 +201,8 @@ class Engine:
             self._error = error
         self._started.set()
         self._over.wait()
-        ray.shutdown()
+        with handlers_kept():
+            ray.shutdown()
 
 
 def check_home(error: Exception | None = None) -> None:

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import ctypes
 import errno
 import itertools
 import json
@@ -29,7 +28,7 @@ from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
 from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
-from cbs.interrupts import interrupted, rearm, signals_as_interrupt, uninterrupted
+from cbs.interrupts import _core, interrupted, rearm, signals_as_interrupt, uninterrupted
 from cbs.trial.store import Store
 from sweeps.folder.lock import described, lives
 from sweeps.running import access, cluster, scratch, tuning
@@ -296,15 +295,19 @@ def test_an_interrupt_while_ray_starts_waits_for_nothing_and_leaves_no_process(m
     assert not Path(starting[0].args[-1]).exists()
 
 
-def test_ray_takes_no_signal_over(monkeypatch):
-    """Its C code would print a stack at SIGTERM, above the one line."""
-    core = ctypes.pythonapi
-    core.PyOS_getsig.restype = ctypes.c_void_p
-    monkeypatch.setattr(ray, "init", lambda **_: core.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(1)))
+def test_ray_takes_no_signal_over_as_it_starts_and_as_it_ends(monkeypatch):
+    """Its C code would print a stack at SIGTERM, above the one line, and later let it kill the process at once."""
+    get, put = _core()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: put(signal.SIGTERM, 1))
+    monkeypatch.setattr(ray, "shutdown", lambda: put(signal.SIGTERM, 0))
     with signals_as_interrupt():
-        ours = core.PyOS_getsig(signal.SIGTERM)
-        cluster._start({"address": "local"})
-        assert core.PyOS_getsig(signal.SIGTERM) == ours
+        ours = get(signal.SIGTERM)
+        engine = Engine(Resources(workers=1))
+        engine.start()
+        assert get(signal.SIGTERM) == ours
+        engine.stop()
+        assert get(signal.SIGTERM) == ours
 
 
 @pytest.fixture
