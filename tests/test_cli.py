@@ -763,6 +763,7 @@ class Module:
 
 cli.kept = Module()
 atexit.register(print, "cleaned up")
+atexit.register(signal.raise_signal, signal.SIGTERM)  # a second one
 cli.outcome = lambda: signal.raise_signal(signal.SIGTERM)
 cli.main()
 """
