@@ -66,13 +66,6 @@ def test_steps_count_alike_whatever_their_batch_size() -> None:
     assert averages.examples == 1001
 
 
-def test_exponent_two_squares_the_ratio_of_means() -> None:
-    averages = filled(steps(100))
-    plain, squared = averages.estimate(), averages.estimate(exponent=2)
-    assert squared.value == pytest.approx(plain.value**2)
-    assert squared.interval == (pytest.approx(plain.low**2), pytest.approx(plain.high**2))
-
-
 def test_a_mean_that_is_not_positive_is_undefined_but_bounded() -> None:
     rng = np.random.default_rng(0)
     averages = MomentAverages()
@@ -202,22 +195,6 @@ def test_the_default_window_follows_a_truth_that_moves() -> None:
         assert found.low is not None
         held.append(found.low <= noise / signal <= (found.high or np.inf))
     assert sum(held) >= 36
-
-
-positive = st.floats(1e-3, 1e3)
-
-
-@given(grad_sq_norm=positive, noise_trace=positive, small=st.integers(1, 100), ratio=st.integers(2, 50))
-def test_solve_moments_inverts_the_expectations(
-    grad_sq_norm: float, noise_trace: float, small: int, ratio: int
-) -> None:
-    big = small * ratio
-    at_small = torch.tensor(grad_sq_norm + noise_trace / small, dtype=torch.float64)
-    at_big = torch.tensor(grad_sq_norm + noise_trace / big, dtype=torch.float64)
-    found = solve_moments(at_small, small, at_big, big)
-    scale = grad_sq_norm + noise_trace
-    assert found[0].item() == pytest.approx(grad_sq_norm, abs=1e-9 * scale)
-    assert found[1].item() == pytest.approx(noise_trace, abs=1e-9 * scale * big)
 
 
 def test_equal_sizes_say_nothing() -> None:

@@ -145,12 +145,6 @@ def test_refused_values_are_config_errors_of_one_line(name: str, lr: float, opti
         build(name, fresh(), lr, **options)
 
 
-@pytest.mark.parametrize("name", ["nadam", "yogi", "pytorch_optimizer.muon"])
-def test_a_model_without_trainable_parameters_is_a_config_error(name: str) -> None:
-    with pytest.raises(ConfigError, match="empty parameter list"):
-        build(name, fresh().requires_grad_(False))
-
-
 def test_an_unknown_option_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'nadam' has no option 'fused'; its options are: betas=\(0.9, 0.999\)"):
         build("nadam", fresh(), fused=True)

@@ -138,21 +138,6 @@ def test_lowest_precision_follows_the_float64_run(optimizer_class: Any) -> None:
 
 
 @ALL
-def test_state_has_the_names_and_shapes_of_torch(optimizer_class: Any) -> None:
-    params = [nn.Parameter(torch.tensor(start)) for start in starts(7)]
-    optimizer = optimizer_class(params, lr=0.01)
-    for step in range(2):
-        for param, gradient in zip(params, gradients(8, step), strict=True):
-            param.grad = torch.tensor(gradient)
-        optimizer.step()
-    for param in params:
-        state = optimizer.state[param]
-        assert list(state) == NAMES[optimizer_class]
-        assert all(value.shape == (() if name == "step" else param.shape) for name, value in state.items())
-        assert state.get("step", 2) == 2
-
-
-@ALL
 def test_what_is_loaded_is_a_copy_and_older_groups_get_the_defaults(optimizer_class: Any) -> None:
     weight, other = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
     optimizer, loaded = optimizer_class([weight], lr=0.1), optimizer_class([other], lr=0.2)
@@ -204,14 +189,6 @@ def test_empty_tensors_and_strided_tensors_are_fine(optimizer_class: Any, reques
     torch.testing.assert_close(ends(*(one.clone() for one in strided)), whole, rtol=1e-10, atol=1e-13)
     request.getfixturevalue("apart")
     torch.testing.assert_close(ends(*(one.clone() for one in strided)), whole, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("optimizer_class", [MERIT, LAMB])
-def test_first_step_from_zero_is_adams(optimizer_class: Any) -> None:
-    weight = nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
-    weight.grad = torch.tensor([[1.0, -2.0], [3.0, 0.5], [0.0, 1.0]], dtype=torch.float64)
-    optimizer_class([weight], lr=0.1, betas=(0.0, 0.0), eps=1e-6).step()
-    torch.testing.assert_close(weight.detach(), -0.1 * weight.grad / (weight.grad.abs() + 1e-6), rtol=1e-12, atol=0.0)
 
 
 @ALL

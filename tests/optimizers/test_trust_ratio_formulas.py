@@ -76,19 +76,6 @@ def test_every_variant_differs_from_the_default(kind):
             assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(default, other, strict=True)), name
 
 
-@pytest.mark.parametrize(("kind", "lr", "moved"), [(LAMB, 0.02, 0.02), (LARS, 3.0, 0.003)])
-def test_the_first_step_changes_every_tensor_by_a_share_of_its_norm(kind, lr, moved):
-    params = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
-    before = [param.detach().clone() for param in params]
-    for param, gradient in zip(params, gradients(4, 0), strict=True):
-        param.grad = torch.tensor(gradient)
-    kind(params, lr=lr).step()
-    for param, start in zip(params, before, strict=True):
-        if start.norm() > 0 and param.grad.norm() > 0:
-            # Rounding only.
-            torch.testing.assert_close((param.detach() - start).norm(), moved * start.norm(), rtol=1e-10, atol=0.0)
-
-
 ADAMW = {"betas": (0.8, 0.95), "eps": 1e-6}
 
 
@@ -116,20 +103,6 @@ def test_without_ratio_it_is_a_plain_optimizer(kind, plain, options):
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-13)
 
 
-def test_a_tensor_as_large_as_its_direction_takes_the_step_of_adam():
-    torch.manual_seed(0)
-    gradient, start = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
-    # Adam's first direction has entries of 1 but for eps, so its norm is that of the signs.
-    start *= (gradient / (gradient.abs() + 1e-8)).norm() / start.norm()
-    ends = []
-    for kind in (LAMB, torch.optim.Adam):
-        weight = nn.Parameter(start.clone())
-        weight.grad = gradient
-        kind([weight], lr=0.01, betas=(0.9, 0.99), eps=1e-8).step()
-        ends.append(weight.detach())
-    torch.testing.assert_close(*ends, rtol=1e-12, atol=0.0)
-
-
 def test_a_learning_rate_of_lars_stays_with_the_gradients_it_was_set_for():
     weight = nn.Parameter(torch.ones(4, dtype=torch.float64))
     optimizer = LARS([weight], lr=1.0, momentum=0.5)
@@ -139,3 +112,13 @@ def test_a_learning_rate_of_lars_stays_with_the_gradients_it_was_set_for():
     optimizer.param_groups[0]["lr"] = 0.0
     optimizer.step()
     assert 1.0 - weight[0].item() == pytest.approx(1.5 * moved, rel=1e-12)
+
+
+def test_a_zero_entry_stays_where_the_ratio_of_merit_overflows():
+    for shape in ((2, 2), (2**10, 2**9)):
+        weight = nn.Parameter(torch.full(shape, 0.5))
+        weight.grad = torch.ones(shape)
+        weight.grad[0], weight.grad[0, 0] = 0.0, 1e-40
+        MERIT([weight], lr=0.01, betas=(0.0, 0.0), eps=1.0).step()
+        assert torch.isfinite(weight).all()
+        assert weight[0, 1] == 0.5

@@ -75,18 +75,6 @@ def test_every_optimizer_of_the_registry_takes_its_factors(name: str) -> None:
     assert all(param.isfinite().all() for param in model.parameters())
 
 
-def test_the_update_of_sgd_is_the_factor_times_the_gradient() -> None:
-    model = gpt()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    scale_for_width(optimizer, model, "sgd")
-    before = {name: param.detach().clone() for name, param in model.named_parameters()}
-    train(model, optimizer, 1)
-    for name, param in model.named_parameters():
-        assert param.grad is not None
-        factor = 1.0 if name.split(".")[-2] in HIDDEN else 4.0
-        assert torch.equal(param, before[name] - 0.5 * factor * param.grad), name
-
-
 @pytest.mark.parametrize("name", ["muon", "lamb"])
 def test_split_groups_train_like_groups_given_at_construction(name: str) -> None:
     model, plain = gpt(), gpt(None)
@@ -177,17 +165,6 @@ def test_models_without_widths_are_left_alone() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
     scale_for_width(optimizer, model, "adam")
     assert [group["lr"] for group in optimizer.param_groups] == [0.5]
-
-
-def test_parameters_that_do_not_grow_keep_the_learning_rate() -> None:
-    class Model(nn.Linear):
-        def widths(self) -> Mapping[str, Width]:
-            return {"weight": Width(kind="hidden", ratio=8)}
-
-    model = Model(3, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
-    scale_for_width(optimizer, model, "adam")
-    assert lrs(optimizer, model) == {"weight": 0.0625, "bias": 0.5}
 
 
 @pytest.mark.parametrize("name", ["muon", "lamb", "adamw"])
