@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.estimate.findings import Analysis
-    from analysis.estimate.fit_table import fit_table as fit
+    from analysis.present.findings import Analysis
     from analysis.questions.analyze.answer import analyze
+    from analysis.questions.fit.answer import fit_table as fit
 
 __distribution__ = "critical-batch-size"
 __all__ = ["Analysis", "analyze", "fit"]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "fit":
-        from analysis.estimate.fit_table import fit_table
+        from analysis.questions.fit.answer import fit_table
 
         return fit_table
     import analysis.questions.analyze.answer as question

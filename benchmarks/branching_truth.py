@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.branch_test import next_branches
 from analysis.estimate.branches import BranchLosses, FactorCurve, local_factor
+from analysis.quantities import Array
 from analysis.questions.local.answer import factor_curves
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import Branched

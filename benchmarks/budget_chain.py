@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.margin import Standing
-from analysis.phrases import number
+from analysis.estimate.comparison import Standing
+from analysis.formatting import number
+from analysis.quantities import Quantity
 from analysis.questions.budget.answer import budget
 from benchmarks.budget_truth import Setting, World
 from benchmarks.calibration.replicates import seeds_of, train

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import draw_losses, loss_studies
-from analysis.questions.budget.equivalence import equivalence
+from analysis.quantities import Array
+from analysis.questions.budget.comparisons import equivalence
 from benchmarks.budget_truth import study_of
 
 SIZES = np.asarray(2.0 ** np.arange(2, 11), dtype=float)

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
-from analysis.phrases import number
-from analysis.questions.budget.equivalence import equivalence
-from analysis.questions.budget.pairs import pair
+from analysis.formatting import number
+from analysis.quantities import Array
+from analysis.questions.budget.comparisons import equivalence, pair
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.noisy_quadratic.modes import modes_of
 

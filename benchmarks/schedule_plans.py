@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
+from analysis.quantities import Quantity
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
 from cbs.errors import CbsError
 from cbs.trial.config import Choice, Schedule, TrialConfig

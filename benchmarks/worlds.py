@@ -34,9 +34,9 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fit_table import fit_table
 from analysis.estimate.result import Answer
-from analysis.questions.compare.ratios import critical_pairs
+from analysis.questions.compare.answer import critical_pairs
+from analysis.questions.fit.answer import fit_table
 from benchmarks.world_curves import (
     CRITICAL,
     MIN_STEPS,

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analysis.estimate.fit_table import fit_table
+from analysis.questions.fit.answer import fit_table
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import shared_stream
 from benchmarks.calibration import truth as truths

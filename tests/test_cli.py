@@ -17,8 +17,8 @@ import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.page_widths import VENUES
-from analysis.phrases import number
+from analysis.figure_options import VENUES
+from analysis.formatting import number
 from analysis.read.importers import IMPORTERS
 from cbs import interrupts
 from cbs.errors import ConfigError

@@ -112,7 +112,7 @@ FLAGS: dict[str, Flags] = {
         },
     ),
     "fit": Flags(
-        {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
+        {"analysis.questions.fit.answer.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
         cases={"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),

@@ -15,8 +15,8 @@ from analysis.estimate import diagnosis, prior, seeds, study_draws
 from analysis.estimate.definitions import DEFINITIONS, HEADLINE
 from analysis.estimate.studies import FARTHEST
 from analysis.estimate.suggest.design import GOAL
-from analysis.page_widths import VENUES
-from analysis.phrases import B_CRIT
+from analysis.figure_options import VENUES
+from analysis.formatting import B_CRIT
 from analysis.questions.budget.answer import NATS
 from analysis.questions.recommend.answer import NEAR
 from benchmarks import models

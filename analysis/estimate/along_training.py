@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from analysis.arrays import Array
 from analysis.estimate.noise import Columns
+from analysis.quantities import Array
 
 PREFIX = "max_attention_logit_layer_"
 QUANTITIES = {

@@ -9,7 +9,7 @@ that a few runs with one seed suffice. No condition gives a number of its own, w
 winner every parabola is narrow.
 
 A neighbour above that diverged, or is far slower than the parabola through the winner and those below it, says nothing
-about the basin but that it ends somewhere before (:mod:`analysis.estimate.wall`).
+about the basin but that it ends somewhere before (:mod:`analysis.estimate.basin`).
 
 Best learning rates of neighbouring conditions lie near a line over ln B (:mod:`cbs.trial.lr_choice`). Where the winner
 is the lowest or the highest learning rate of its condition, perhaps the only one, but near this line, the line is
@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
-from analysis.estimate.basin import NEIGHBOURS, Basins, Bottom, logs_of, means_of
+from analysis.estimate.basin import NEIGHBOURS, Basins, Bottom, logs_of, means_of, wall_of
 from analysis.estimate.studies import Study
-from analysis.estimate.wall import wall_of
+from analysis.quantities import Array
 from cbs.trial.lr_choice import Expected, expected
 
 _ALIKE = 0.3

@@ -27,8 +27,8 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import fdtrc, stdtrit
 
-from analysis.arrays import Array
 from analysis.estimate.branches import BranchLosses
+from analysis.quantities import Array
 
 MOST_SEEDS = 5
 """Default limit of the seeds of one factor."""

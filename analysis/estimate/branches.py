@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.arrays import OPEN, UNKNOWN, Array, Quantity
 from analysis.estimate.best_rate import AtBest
+from analysis.estimate.comparison import Standing, largest_within, standings
 from analysis.estimate.draws import Draws, draw
-from analysis.estimate.line import Line
-from analysis.estimate.margin import Standing, largest_within, standings
 from analysis.estimate.objective import Scale
+from analysis.estimate.prior import Line
+from analysis.quantities import OPEN, UNKNOWN, Array, Quantity
 
 ENOUGH, SOME = 8, 3
 """Degrees of freedom of the noise from which on a checkpoint needs none of the others, and may lend to them."""

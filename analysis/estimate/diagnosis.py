@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Interval
 from analysis.estimate.draws import Break
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_draws import Drawn, FarSeed
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import Interval
 from analysis.read.groups import Group
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target

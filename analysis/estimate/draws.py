@@ -19,12 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from analysis.arrays import Array
 from analysis.estimate.best_rate import AtBest
-from analysis.estimate.curves import StepsCurve
-from analysis.estimate.line import Line
-from analysis.estimate.prior import STEP, Slopes, StepsPrior
+from analysis.estimate.prior import STEP, Line, Slopes, StepsCurve, StepsPrior
 from analysis.estimate.seeds import SeedModels, seed_models
+from analysis.quantities import Array
 
 BEYOND = 1.0
 """How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end."""

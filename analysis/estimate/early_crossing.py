@@ -18,7 +18,7 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
-from analysis.arrays import Array
+from analysis.quantities import Array
 
 _AROUND = 2.0
 """Evaluations between the steps to target divided by this and times this are used."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity, interval, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.along_training import attention_logits, optimizer_steps
 from analysis.estimate.definitions import EXTRAPOLATED, HEADLINE, CurveSample, Definition, chosen
@@ -24,6 +23,7 @@ from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.result import Answer, BatchDoubling, CriticalBatchSize, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_draws import Drawn, draw_studies
+from analysis.quantities import Array, Quantity, interval, percentiles
 from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
@@ -52,6 +52,16 @@ class Reading:
     studies: Sequence[Study]
     not_reached: str = ""
     easier: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTarget(Target):
+    """Target of a table, which may not give its value (``known`` is then false)."""
+
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"target {self.value:g}" if self.known else "the target"
 
 
 def known_value(target: Target) -> float | None:

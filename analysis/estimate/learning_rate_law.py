@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity, interval, percentiles, widening
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.best_rate import at_best
 from analysis.estimate.studies import Study
-from analysis.plain import plain
+from analysis.json_values import plain
+from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interval, percentiles, widening
 
 LEAST = 4
 """Number of optima inside the grid that a law needs; it has three parameters."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, Quantity
+from analysis.quantities import Array, Quantity
 from cbs.noise_scale.interval import corrected, ratio_interval
 from cbs.trial.record import GeometryColumns
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
 from analysis.estimate.draws import Draws, draw, draw_levels
-from analysis.estimate.line import Line
+from analysis.estimate.prior import Line
 from analysis.estimate.studies import Study, one_study
+from analysis.quantities import Array
 from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity, interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.along_training import peaks
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.draws import Draws
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
+from analysis.estimate.prior import StepsCurve
 from analysis.estimate.studies import Point, Study
-from analysis.plain import plain, shown
+from analysis.json_values import plain, shown
+from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interval
 from analysis.read.groups import Group
 from cbs.trial.record import GeometryColumns
 from cbs.trial.target import Target
@@ -248,13 +247,3 @@ class Answer:
 
 def _pairs(of: Any, *names: str) -> dict[str, Any]:
     return {key: value for name in names for key, value in getattr(of, name).named(name).items()}
-
-
-def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
-    """Group answers that may be compared: those of one sweep, workload and target, in their order, each preceded by
-    these three, with an empty text for any that all answers share."""
-    by_parts: dict[tuple[str, ...], list[Answer]] = {}
-    for answer in answers:
-        by_parts.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
-    titles = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*by_parts, strict=True)]
-    return list(zip(zip(*titles, strict=True), by_parts.values(), strict=True))

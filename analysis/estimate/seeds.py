@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.estimate.prior import matern
+from analysis.quantities import Array
 
 SHARES = (0.3, 0.5, 0.7, 0.82, 0.9, 0.96)
 LENGTHS = (1.5, 3.0, 6.0)

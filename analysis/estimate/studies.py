@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.estimate.early_crossing import early_crossing
-from analysis.plain import shown
+from analysis.json_values import shown
+from analysis.quantities import Array
 from analysis.read.groups import Group
 from cbs.registry.choices import parse_choice
 from cbs.trial.lr_choice import at_edges, best_lr, censored, standings

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, percentiles
 from analysis.estimate.result import Answer
+from analysis.quantities import Array, percentiles
 from analysis.read.throughput import Throughput, powers_of_two
 
 _CANDIDATES = 200

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from analysis import page_widths
-from analysis.figure_labels import PLAIN, FigureLabels
-from analysis.phrases import plural
-from analysis.present.table import Table, for_paper, latex
+from analysis.figure_options import PLAIN, FigureLabels, venue_named
+from analysis.formatting import plural
+from analysis.present.table import Table, for_paper, latex, print_sentence, print_table
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
 from cbs.registry.extensions import load, modules
@@ -80,16 +79,14 @@ def presentation(result: Any) -> Presentation:
 def show(result: Result, console: Console, *, wide: bool = False, files: Sequence[Path] = ()) -> None:
     """Print a result, with ``wide`` every quantity of it; then what to run next, and where the ``files`` are that
     :func:`write` returned."""
-    from analysis.present import terminal
-
     presented = presentation(result)
     parts = [*presented.shown, *(presented.wide if wide else ())]
     parts = [part for part in parts if isinstance(part, str) or part.rows or part.lines]
     for place, part in enumerate(parts):
         if isinstance(part, str):
-            terminal.say(part, console)
+            print_sentence(part, console)
             continue
-        terminal.show(part, console, wide=wide)
+        print_table(part, console, wide=wide)
         if isinstance(next(iter(parts[place + 1 :]), ""), Table):
             console.print()
     for command in presented.then:
@@ -111,7 +108,7 @@ def write(
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, creating it if needed; all or nothing.
 
     Args:
-        figures: page width for the figures, one of :data:`analysis.page_widths.VENUES`; ``None`` for no figures.
+        figures: page width for the figures, one of :data:`analysis.figure_options.VENUES`; ``None`` for no figures.
         every: whether all figures are drawn, or only the main ones.
         labels: names of the curves in the figures, and whether a panel alone has a title.
 
@@ -137,7 +134,7 @@ def write(
             pictures = list(figures_of(result, every=every))
             labels.check(picture.table for picture in pictures)
             for picture in pictures:
-                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures), labels)
+                written += picture.write(draft / presented.drawn_in, venue_named(figures), labels)
         written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)

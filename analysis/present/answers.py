@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.arrays import Quantity
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
-from analysis.phrases import DASH, number, percent, share_in_percent
+from analysis.formatting import DASH, number, percent, share_in_percent
 from analysis.present.sentences import good, if_hyperbola, judged, meaning, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
+from analysis.quantities import Quantity
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
 

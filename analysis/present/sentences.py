@@ -16,7 +16,7 @@ from analysis.estimate.definitions import DEFINITIONS, HEADLINE, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer, CriticalBatchSize
 from analysis.estimate.suggest import Suggestion
-from analysis.phrases import B_CRIT, DASH, beyond, ends, number, with_interval
+from analysis.formatting import B_CRIT, DASH, beyond, ends, number, with_interval
 
 
 def good(answer: Answer) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.phrases import number
+from analysis.formatting import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from cbs.errors import ResultsError
 from cbs.trial.parent import Parent

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.plain import flat
+from analysis.json_values import flat
 from analysis.read.stated import STATED, completed
 from cbs.registry.choices import Choice, called, differences, parse_choice
 from cbs.trial.record import TrialStatus

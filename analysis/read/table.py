@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.arrays import Array
+from analysis.quantities import Array
 from analysis.read.cells import LARGEST, empty, number, shown
 from cbs.errors import ConfigError, DataError, reason
 from cbs.files import memory, whole

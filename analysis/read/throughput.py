@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import stdtrit
 
-from analysis.arrays import Array
-from analysis.phrases import plural
+from analysis.formatting import plural
+from analysis.quantities import Array
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError

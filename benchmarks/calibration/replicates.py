@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analysis.arrays import UNKNOWN
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
+from analysis.quantities import UNKNOWN
 from analysis.questions.analyze.answer import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.shared_stream import SharedStream

@@ -38,7 +38,7 @@ PUBLIC = (
     "sweeps.spec.spec.Sweep",
     "sweeps.launching.loop.run_sweep",
     "analysis.questions.analyze.answer.analyze",
-    "analysis.estimate.findings.Analysis",
+    "analysis.present.findings.Analysis",
 )
 """What Python users import, in the order of the page."""
 

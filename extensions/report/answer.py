@@ -22,14 +22,14 @@ import cbs
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import in_words
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import suggest
-from analysis.phrases import percent
+from analysis.formatting import percent
 from analysis.present import presentation
 from analysis.present.answers import definitions, doublings, example_units, points, summary
 from analysis.present.figures import figures_of, pictures
 from analysis.present.figures.of_answers import scoped
+from analysis.present.findings import Analysis
 from analysis.present.sentences import facts, sentence
 from analysis.present.table import Table
 from analysis.read.results import Results, load

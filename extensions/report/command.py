@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import AsJson, Asked, ResultsPath, asked_of, config_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AsJson, Asked, ResultsPath, asked_of, config_of, options
 from cbs.errors import ConfigError
 from cbs.registry.commands import command_line
 

@@ -16,7 +16,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.phrases import number, percent, plural
+from analysis.formatting import number, percent, plural
 from analysis.present.answers import example_units, lrs_tried
 from analysis.present.sentences import judged, sentence
 from analysis.present.table import ESCAPED

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.phrases import ends, number
+from analysis.formatting import ends, number
 from analysis.present import style
 from analysis.present.figures import Picture
 from analysis.present.style.scales import FONT

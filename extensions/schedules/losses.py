@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.findings import Findings
 from analysis.estimate.objective import draw_losses, final_losses, loss_studies
 from analysis.estimate.studies import Study
+from analysis.present.findings import Findings
+from analysis.quantities import Array, Quantity
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.figures.of_answers import measured
+from analysis.present.findings import Analysis
 
 INNER = "inner_batch_size"
 _COLUMNS = ["panel", "method", "batch_size", INNER, "x", "line", "steps", "low", "high"]

@@ -25,11 +25,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.findings import Findings
 from analysis.estimate.noise import PLAIN, NoiseScale, pooled_ratio
-from analysis.plain import plain
+from analysis.json_values import plain
+from analysis.present.findings import Findings
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError

@@ -25,8 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON 
 
 
 def panel(name: str, make: Callable[..., Any], only: Collection[str] = ()) -> Callable[..., Any]:
-    """Return a function that makes options, as :func:`analysis.options.options` takes it, with its options grouped
-    under one heading of the help text; ``only`` names those to take, the others have their defaults."""
+    """Return a function that makes options, as :func:`analysis.command_options.options` takes it, with its options
+    grouped under one heading of the help text; ``only`` names those to take, the others have their defaults."""
     parameters = []
     for parameter in inspect.signature(make, eval_str=True).parameters.values():
         kind, option = get_args(parameter.annotation)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import options
 from analysis.consoles import errors
-from analysis.options import options
 from sweeps.commands import panel
 from sweeps.commands.sweep import output_flags, program_flags, resource_flags, sweep_flags
 

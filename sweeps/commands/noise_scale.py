@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import AsJson, Figures, Wide, answer_with, level_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AsJson, Figures, Wide, answer_with, level_of, options
 from cbs.errors import ConfigError
 from cbs.registry import completing, listed
 from sweeps.commands import Settings

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import options
 from analysis.consoles import errors
-from analysis.options import options
 from cbs.registry import completing, listed
 from sweeps.commands import panel
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from analysis.consoles import errors
-from analysis.phrases import plural, with_interval
+from analysis.formatting import plural, with_interval
 from cbs.registry import listed
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from analysis.phrases import plural
+from analysis.formatting import plural
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice, parse_value, value_text
@@ -178,7 +178,7 @@ def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTra
     target = given.pop("target")
     if not given["command"]:
         return None
-    from analysis.options import pairs
+    from analysis.command_options import pairs
     from analysis.read.importers.settings import ask_for, missing  # importing pandas takes half a second
 
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})

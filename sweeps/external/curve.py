@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.quantities import Array
 from analysis.read.importers import ImportedRun
 from analysis.read.importers.base import importer
 from analysis.read.importers.trials import clean, measurements

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from analysis.phrases import duration, plural
+from analysis.formatting import duration, plural
 from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store, find_sweeps, remove

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from analysis.phrases import duration, number
+from analysis.formatting import duration, number
 from cbs.errors import ConfigError
 from cbs.workloads import WORKLOADS
 from sweeps.outlook.cost import Cost

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from analysis.phrases import duration as duration
-from analysis.phrases import plural
+from analysis.formatting import duration as duration
+from analysis.formatting import plural
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.standing import BAR, HEADING, SweepStanding, bars, rows_of

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.phrases import duration, number
+from analysis.formatting import duration, number
 from cbs.files import atomic_file
 from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from analysis.arrays import OPEN, UNKNOWN, Quantity, interval, widening
+from analysis.quantities import OPEN, UNKNOWN, Quantity, interval, widening
 
 
 def test_the_first_row_is_the_value_and_the_others_alone_are_the_interval() -> None:

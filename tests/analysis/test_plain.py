@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.plain import plain, shown
+from analysis.json_values import plain, shown
 from cbs.trial.target import Target
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from analysis.phrases import duration, number
+from analysis.formatting import duration, number
 from benchmarks import prices
 from cbs.compute import device
 from cbs.errors import ConfigError

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.draws import Draws
+from analysis.estimate.prior import StepsCurve
+from analysis.quantities import Array
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 from analysis.estimate.draws import Draws
 from analysis.estimate.prior import STEP
+from analysis.quantities import Array
 
 
 @DEFINITIONS.register("least_product")

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from analysis.arrays import Array
 from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.draws import Draws
+from analysis.quantities import Array
 
 GOAL = 0.8
 """Expected width of the interval, relative to now, at which no more trials are added."""

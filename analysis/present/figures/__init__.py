@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.figure_labels import PLAIN, FigureLabels
-from analysis.page_widths import DEFAULT, Venue
+from analysis.figure_options import DEFAULT, PLAIN, FigureLabels, Venue
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.registry import Registry

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, percentiles
 from analysis.estimate.definitions import in_words
-from analysis.estimate.findings import Analysis
-from analysis.estimate.fit_table import TableTarget
-from analysis.estimate.result import Answer, scopes
+from analysis.estimate.estimates import TableTarget
+from analysis.estimate.result import Answer
+from analysis.estimate.scopes import scopes
 from analysis.estimate.studies import Point
 from analysis.present.figures import FigurePart, along, in_file_name, in_one, parts, tidy
+from analysis.present.findings import Analysis
+from analysis.quantities import Array, percentiles
 
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 """Columns of the value and its interval, see :func:`about`."""

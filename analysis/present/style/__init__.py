@@ -28,12 +28,13 @@ from analysis.present.style.scales import (
     apart, axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_scale, most_ticks, near, plain,
     size, token_axis, width, words, wrapped, wrapped_apart,
 )  # fmt: skip
-from analysis.page_widths import DEFAULT, Venue
-# isort: on
+from analysis.figure_options import DEFAULT, Venue
+from analysis.estimate.comparison import Standing
 
 PANEL_HEIGHT = 2.5
 LOW_PANEL = 1.7
 """Height of the panels in inches if there are many."""
+
 PANEL_WIDTH = 1.9
 """Smallest width of a panel in inches; narrower pages have fewer panels side by side."""
 
@@ -44,7 +45,6 @@ OPEN_ARROW = 12
 """Length of the arrow of an open interval, in points."""
 
 GREY, ALERT = "#7f7f7f", "#d00000"
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito (2008), distinguishable with all common colour blindness; their yellow is too pale for
 lines."""
@@ -53,6 +53,9 @@ MARKERS = ("o", "s", "D", "v", "P", "X", "p", "^")
 """One more than there are colours, so that a pair of both does not repeat soon."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
+_FILLS = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
+_SIZE = 5.5
+"""Of the marks, in points: half a mark can be told from a whole one on paper."""
 
 
 @contextlib.contextmanager
@@ -206,3 +209,26 @@ def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> L
         [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
         label=literal(label), **marks,
     )  # fmt: skip
+
+
+def standing_marks(table: pd.DataFrame, meanings: Sequence[str]) -> list[Line2D]:
+    """Return key entries of the values of the column ``standing`` that occur; ``meanings`` are for equal, worse and
+    neither."""
+    return [
+        mark(said, marker="o", markersize=_SIZE, linestyle="", fillstyle=fill, markerfacecoloralt="white")
+        for said, (standing, fill) in zip(meanings, _FILLS.items(), strict=True)
+        if (table["standing"] == standing).any()
+    ]
+
+
+def standing_points(axes: Axes, rows: pd.DataFrame, y: str, look: MarkStyle, *, aside: float = 1.0) -> None:
+    """Draw a line through the rows of one optimizer against the batch size, times ``aside``, their intervals, and marks
+    by their ``standing``."""
+    axes.plot(rows["batch_size"] * aside, rows[y], color=look.colour, linestyle=look.dashes, zorder=3)
+    bars = rows.dropna(subset=["low", "high"])
+    axes.vlines(bars["batch_size"] * aside, bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
+    for standing, part in rows.groupby("standing"):
+        axes.plot(
+            part["batch_size"] * aside, part[y], look.marker, color=look.colour, markersize=_SIZE, zorder=4,
+            fillstyle=_FILLS[Standing(standing)], markerfacecoloralt="white",
+        )  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
+from analysis.present.findings import Analysis
 from analysis.read.results import load
 from cbs.trial.target import Target
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from analysis.command_options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 from analysis.config import AnalysisConfig
-from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 
 
 @options(asked=asked_of, config=config_of, answer=answer_with)

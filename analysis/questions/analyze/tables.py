@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.findings import Analysis
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, doublings, points, summary
+from analysis.present.findings import Analysis
 from analysis.present.sentences import home, suggested
 
 

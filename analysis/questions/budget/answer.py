@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from analysis.arrays import OPEN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.across import differing
-from analysis.estimate.findings import Findings
-from analysis.estimate.margin import Standing, largest_within
+from analysis.estimate.comparison import Standing, largest_within
 from analysis.estimate.objective import Losses
-from analysis.phrases import number, plural
-from analysis.plain import plain, shown
+from analysis.estimate.scopes import differing
+from analysis.formatting import number, plural
+from analysis.json_values import plain, shown
+from analysis.present.findings import Findings
+from analysis.quantities import OPEN, Array, Quantity
+from analysis.questions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
 from analysis.questions.budget.critical import Relation, relation
-from analysis.questions.budget.doubling import SizeDoubling, doublings
-from analysis.questions.budget.equivalence import Equivalence, Excess, equivalence
-from analysis.questions.budget.pairs import Pair, pair
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
 from analysis.read.results import Results, load

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.studies import easier_by_rounding, studies
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from analysis.phrases import number
+from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
-from analysis.present.style.standings import standing_marks, standing_points
+from analysis.present.style import standing_marks, standing_points
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, SizeAtBudget
 
 _FEWEST_TICKS = 4

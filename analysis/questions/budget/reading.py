@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.across import OF_BUDGET, settings_of
 from analysis.estimate.objective import Losses, draw_losses, final_losses, loss_studies
+from analysis.estimate.scopes import OF_BUDGET, settings_of
 from analysis.estimate.studies import FARTHEST, Study
-from analysis.phrases import number, plural
+from analysis.formatting import number, plural
+from analysis.quantities import Array
 from analysis.read.groups import EXECUTION, Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError

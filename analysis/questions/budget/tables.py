@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.arrays import Quantity
-from analysis.phrases import number, percent, share, with_interval
+from analysis.formatting import number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
+from analysis.quantities import Quantity
 from analysis.questions.budget.answer import AtBudget, Budgets, OptimizerAtBudget
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.findings import SCOPE
 from analysis.estimate.result import Answer
-from analysis.phrases import percent, share, time_unit
+from analysis.estimate.scopes import SCOPE
+from analysis.formatting import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, pivot
-from analysis.questions.compare.answer import Comparison, Comparisons
-from analysis.questions.compare.ratios import RatioAt, TokenRatio
+from analysis.questions.compare.answer import Comparison, Comparisons, RatioAt, TokenRatio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 

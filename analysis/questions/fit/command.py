@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from analysis.command_options import AsJson, Wide, config_of, options, pairs, tell
 from analysis.config import AnalysisConfig
-from analysis.options import AsJson, Wide, config_of, options, pairs, tell
 
 
 @options(config=config_of)
@@ -36,8 +36,8 @@ def command(
 
     Example: cbs fit steps.csv --figure steps.pdf
     """
-    from analysis.estimate.fit_table import fit_table
     from analysis.present.figures import save_figure
+    from analysis.questions.fit.answer import fit_table
 
     fit = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
     tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide)

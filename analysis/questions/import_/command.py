@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import AsJson, pairs
 from analysis.consoles import errors
-from analysis.options import AsJson, pairs
 from cbs.registry import listed
 from cbs.registry.commands import command_line
 

@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.across import differing
 from analysis.estimate.branches import ENOUGH, SOME, FactorCurve
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import Findings
 from analysis.estimate.result import Answer
-from analysis.phrases import number
-from analysis.plain import plain, shown
+from analysis.estimate.scopes import differing
+from analysis.formatting import number
+from analysis.json_values import plain, shown
+from analysis.present.findings import Findings
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.questions.local.checkpoints import LocalCheckpoint, checkpoint
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import branched

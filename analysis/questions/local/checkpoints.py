@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from scipy.special import fdtrc
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.branches import (
     BranchLosses,
@@ -22,9 +21,10 @@ from analysis.estimate.branches import (
     recovery,
     smoothed,
 )
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.estimate.noise import NoiseScale, measure
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.questions.local.tuned_branches import TunedBranches
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import AnswerWriter, answer_with, level_of, options
 from analysis.consoles import errors
-from analysis.options import AnswerWriter, answer_with, level_of, options
 
 
 @options(config=level_of, answer=answer_with)

@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.phrases import number
+from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
-from analysis.present.style.standings import standing_marks, standing_points
+from analysis.present.style import standing_marks, standing_points
 from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope
 from analysis.questions.local.tables import rows
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analysis.estimate.noise import PLAIN
-from analysis.phrases import DASH, number, percent, share, with_interval
+from analysis.formatting import DASH, number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope, in_words

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from analysis.command_options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 from analysis.config import AnalysisConfig
-from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options
 
 
 @options(asked=asked_of, config=config_of, answer=answer_with)

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from analysis.estimate.learning_rate_law import LEAST, Factor, Optimum, Trend
-from analysis.estimate.protocols import Protocol
 from analysis.estimate.result import Answer
-from analysis.phrases import DASH, number, percent, plural
+from analysis.formatting import DASH, number, percent, plural
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled, tuned_columns
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, quantity
-from analysis.questions.lr.answer import LearningRate, LearningRates
+from analysis.questions.lr.answer import LearningRate, LearningRates, Protocol
 
 FEW = 2
 """Largest number of commands of a protocol that are printed; the file of missing trials has all."""

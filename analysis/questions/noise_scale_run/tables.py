@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.phrases import number, percent
+from analysis.formatting import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
 from cbs.registry.choices import Choice

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity
-from analysis.plain import shown
+from analysis.json_values import shown
+from analysis.quantities import Array, Quantity
 
 _GRID = 400
 """Number of noise scales that are tried in a fit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.phrases import number, percent, with_interval
+from analysis.formatting import number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.one_step.answer import OneStepTest

@@ -30,14 +30,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity, interval
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.comparison import together
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.findings import read_scopes
 from analysis.estimate.result import Answer
+from analysis.estimate.scopes import read_scopes
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
-from analysis.estimate.together import together
-from analysis.phrases import plural
+from analysis.formatting import plural
+from analysis.quantities import Array, Quantity, interval
 from analysis.questions.recommend.plans import (
     Advice,
     Doubling,

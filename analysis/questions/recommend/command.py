@@ -7,8 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import (
+    AnswerWriter,
+    Asked,
+    ResultsPath,
+    answer_with,
+    asked_of,
+    level_of,
+    options,
+    times_of,
+)
 from analysis.config import AnalysisConfig
-from analysis.options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, level_of, options, times_of
 from cbs.errors import ConfigError
 
 PANEL = "Decide"

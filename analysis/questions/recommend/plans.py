@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.arrays import Array, Interval, Quantity
-from analysis.estimate.findings import Findings, Scope
 from analysis.estimate.result import Answer
-from analysis.phrases import number
-from analysis.plain import plain, shown
+from analysis.estimate.scopes import Scope
+from analysis.formatting import number
+from analysis.json_values import plain, shown
+from analysis.present.findings import Findings
+from analysis.quantities import Array, Interval, Quantity
 from analysis.read.throughput import Throughput
 from cbs.checksum import read_json
 from cbs.errors import ConfigError, ResultsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analysis.estimate.findings import SCOPE
-from analysis.phrases import number, percent, plural, share, time_unit, with_interval
+from analysis.estimate.scopes import SCOPE
+from analysis.formatting import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, quantity

@@ -14,8 +14,8 @@ import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import Findings
-from analysis.phrases import plural
+from analysis.formatting import plural
+from analysis.present.findings import Findings
 from analysis.present.sentences import home
 from analysis.questions.scale.fits import ScalingLaw, comparisons, laws, options, varying
 from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from analysis.command_options import AnswerWriter, Targets, answer_with, config_of, options
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AnswerWriter, Targets, answer_with, config_of, options
 
 
 @options(config=config_of, answer=answer_with)

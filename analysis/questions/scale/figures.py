@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.estimate.definitions import HEADLINE
-from analysis.phrases import with_interval
+from analysis.formatting import with_interval
 from analysis.present import style
 from analysis.present.figures import FigurePart, along, figure, in_file_name, parts, tidy
 from analysis.questions.scale.answer import Scaling

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.phrases import plural
-from analysis.plain import plain, shown
+from analysis.formatting import plural
+from analysis.json_values import plain, shown
+from analysis.quantities import Array
 from analysis.questions.scale.points import AXES, ScalingPoint
 from analysis.questions.scale.power_law import Observations, PowerLaw, fit
 from cbs.errors import ConfigError

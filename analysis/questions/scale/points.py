@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Interval, interval, percentiles
+from analysis.estimate.comparison import critical_sizes, together
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.draws import Draws
 from analysis.estimate.result import Answer
-from analysis.estimate.together import critical_sizes, together
-from analysis.plain import flat
+from analysis.json_values import flat
+from analysis.quantities import Array, Interval, interval, percentiles
 from cbs.trial.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")

@@ -2,31 +2,42 @@ r"""Fit a power law :math:`y = c\,x^k` to points with errors in both coordinates
 
 In logarithms the law is a line. Sets of points may have constants of their own and share the exponent (fixed effects).
 Every point is weighted by the variance of :math:`\ln y - k \ln x` over its draws, so that errors in ``x``
-correlated with those in ``y`` are treated correctly (York 1966), plus the scatter of
-:mod:`analysis.questions.scale.scatter`. The correlation between points of the same runs enters the intervals but not
+correlated with those in ``y`` are treated correctly (York 1966), plus the scatter.
+The correlation between points of the same runs enters the intervals but not
 the weights: weights by the inverse of a nearly singular covariance can put a pooled exponent outside the range of all
 that it is pooled from.
+
+The model of the scatter beyond the points' own errors is :math:`y = X \beta + e + u + v` with errors :math:`e` of
+known covariance, a scatter :math:`u` of every point and a scatter :math:`v` common to the points of the same runs. Both
+variances maximise the restricted likelihood (Patterson and Thompson 1971; random-effects meta-regression).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, percentiles, widening
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.plain import plain, shown
-from analysis.questions.scale import scatter
-from analysis.questions.scale.scatter import Scatter
+from analysis.json_values import plain, shown
+from analysis.quantities import Array, percentiles, widening
 
 _ITERATIONS = 30
 _TOLERANCE = 1e-6
 """Tolerance of the exponent; the scatter, found by a search, is not more exact."""
 
 Ends = tuple[float, float]
+FLOOR = 1e-12
+"""Variance (of a logarithm) added to every point, the square of a relative error of 1e-6, to keep exact points
+solvable."""
+
+_LARGEST = 100.0
+"""Largest scatter in the search, as a multiple of the variance of the unweighted residuals."""
+
+_GRID = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +156,14 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     dx = observations.log_x_draws - observations.log_x_draws.mean(axis=0)
     dy = observations.log_y_draws - observations.log_y_draws.mean(axis=0)
     y, runs, freedom = observations.log_y, observations.runs, observations.freedom
-    together = scatter.same(runs)
+    together = same(runs)
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
     between: Scatter | None = None
     for _ in range(_ITERATIONS):
         deviations = dy - beta[-1] * dx
         errors = together * (deviations.T @ deviations / len(deviations))
-        between = scatter.estimate(y, design, errors, runs) if freedom > 0 else None
-        covariance = errors + scatter.FLOOR * np.eye(n) + (between.covariance(runs) if between else 0.0)
+        between = estimate(y, design, errors, runs) if freedom > 0 else None
+        covariance = errors + FLOOR * np.eye(n) + (between.covariance(runs) if between else 0.0)
         variance = np.diag(covariance)
         # x as estimated from the residuals: otherwise errors in x would bias the exponent towards zero
         instrument = design.copy()
@@ -167,10 +178,10 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     drawn, new_point, wider = deviations, np.zeros(len(deviations)), 1.0
     if between:
-        squares = scatter.generalised(y, design, covariance)[0]
+        squares = generalised(y, design, covariance)[0]
         wider = max(1.0, math.sqrt(squares / (n - p)) * widening(freedom, confidence))
         drawn = deviations + between.draw(runs, len(deviations), rng)
-        total = scatter.plausible(y, design, errors, runs, between, len(deviations), rng)
+        total = plausible(y, design, errors, runs, between, len(deviations), rng)
         new_point = total * rng.standard_normal(len(deviations))
     moved = beta + wider * drawn @ gain.T
     alone = beta[-1] + deviations @ gain[-1]
@@ -188,3 +199,104 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
         drawn=moved,
         new_point=new_point,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Standard deviations beyond the points' own errors.
+
+    Attributes:
+        of_points: standard deviation independent between points.
+        of_runs: standard deviation common to points of the same runs; 0 if every run has one point or all points are
+            from one run.
+    """
+
+    of_points: float
+    of_runs: float
+
+    @property
+    def total(self) -> float:
+        return float(np.hypot(self.of_points, self.of_runs))
+
+    def covariance(self, runs: np.ndarray) -> Array:
+        """Return the covariance matrix, shape ``[n, n]``."""
+        return self.of_points**2 * np.eye(len(runs)) + self.of_runs**2 * same(runs)
+
+    def draw(self, runs: np.ndarray, rows: int, rng: np.random.Generator) -> Array:
+        """Return normal draws of shape ``[rows, n]``."""
+        distinct, run = np.unique(runs, return_inverse=True)
+        common = rng.standard_normal((rows, len(distinct)))[:, run]
+        return self.of_points * rng.standard_normal((rows, len(runs))) + self.of_runs * common
+
+
+def same(runs: np.ndarray) -> Array:
+    """Return a matrix with 1 where two points are from the same runs, otherwise 0; shape ``[n, n]``."""
+    return np.equal.outer(runs, runs).astype(float)
+
+
+def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatter:
+    """Estimate the scatter by restricted maximum likelihood.
+
+    Arguments are ``y`` ``[n]``, a ``design`` ``[n, p]`` of full rank p < n, the covariance of the points' own errors
+    ``[n, n]``, and the runs that every point is from ``[n]``.
+    """
+    from scipy.optimize import minimize
+
+    unit = max(_variance(y, design), FLOOR)
+    parts = [np.eye(len(y))]
+    if 1 < len(np.unique(runs)) < len(y):
+        parts.append(same(runs))
+
+    def cost(shares: Array) -> float:
+        return minus_log_likelihood(
+            y, design, errors + sum(unit * share * part for share, part in zip(shares, parts, strict=True))
+        )
+
+    bounds = [(0.0, _LARGEST)] * len(parts)
+    starts = itertools.product((0.0, 0.7), repeat=len(parts))
+    minima = [minimize(cost, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    shares = min(minima, key=lambda result: result.fun).x
+    return Scatter(
+        of_points=float(np.sqrt(unit * shares[0])), of_runs=float(np.sqrt(unit * shares[1])) if len(parts) > 1 else 0.0
+    )
+
+
+def plausible(
+    y: Array, design: Array, errors: Array, runs: np.ndarray, scatter: Scatter, rows: int, rng: np.random.Generator
+) -> Array:
+    r"""Draw the total scatter, shape ``[rows]``: plausible values although a smaller one may fit best.
+
+    Draws are from the restricted likelihood times :math:`1/(\bar\sigma^2 + \tau^2)`, with :math:`\bar\sigma^2` the mean
+    variance of the points' own errors. If these are 0, a new point then has the Student t distribution of ordinary
+    regression. The scatter is divided between points and runs as in ``scatter``.
+    """
+    own = float(np.trace(errors)) / len(y) + FLOOR
+    unit = max(_variance(y, design), own)
+    variances = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST, _GRID) * unit])
+    shape = scatter.covariance(runs) / scatter.total**2 if scatter.total else np.eye(len(y))
+    cost = np.array([minus_log_likelihood(y, design, errors + variance * shape) for variance in variances])
+    density = np.exp(cost.min() - cost) / (own + variances)
+    mass = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(variances))])
+    return np.sqrt(np.interp(rng.random(rows) * mass[-1], mass, variances))
+
+
+def minus_log_likelihood(y: Array, design: Array, covariance: Array) -> float:
+    """Return minus the restricted log likelihood, without its constant."""
+    squares, logs = generalised(y, design, covariance + FLOOR * np.eye(len(y)))
+    return logs + 0.5 * squares
+
+
+def generalised(y: Array, design: Array, covariance: Array) -> tuple[float, float]:
+    """Return the weighted sum of squared residuals of generalised least squares, and half the logarithm of the
+    determinants of ``covariance`` and of the normal matrix."""
+    root = np.linalg.cholesky(covariance)
+    whitened = np.linalg.solve(root, np.column_stack([design, y]))
+    q, r = np.linalg.qr(whitened[:, :-1])
+    residual = whitened[:, -1] - q @ (q.T @ whitened[:, -1])
+    return float(residual @ residual), float(np.log(np.diag(root)).sum() + np.log(np.abs(np.diag(r))).sum())
+
+
+def _variance(y: Array, design: Array) -> float:
+    """Return the variance of the residuals of ordinary least squares."""
+    n, p = design.shape
+    return generalised(y, design, np.eye(n))[0] / (n - p)

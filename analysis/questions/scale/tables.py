@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from analysis.phrases import DASH, number, percent, with_interval
+from analysis.formatting import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
 from analysis.questions.scale.answer import Scaling

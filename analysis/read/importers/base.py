@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
+from analysis.quantities import Array
 from analysis.read import cells
 from analysis.read.importers.files import below
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import Array
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.phrases import plural
+from analysis.formatting import plural
 from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, PRINTED, Claim, ImportedRun, importer
 from analysis.read.importers.epochs import on_epochs

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.phrases import plural
+from analysis.formatting import plural
 from analysis.read import cells
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings

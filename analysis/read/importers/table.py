@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.phrases import plural
+from analysis.formatting import plural
 from analysis.read import cells
 from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import below, read_text

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
+from analysis.quantities import Array
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.epochs import updates
 from analysis.read.importers.settings import Settings

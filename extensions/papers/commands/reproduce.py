@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import options
 from analysis.consoles import errors
-from analysis.options import options
 from extensions.papers.commands import Paper
 from sweeps.commands import AsJson, Settings
 from sweeps.commands.sweep import resource_flags

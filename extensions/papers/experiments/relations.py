@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 
 
 class Reproduced(StrEnum):

@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
-from analysis.arrays import Quantity
 from analysis.config import INTERVALS
+from analysis.quantities import Quantity
 from cbs.errors import ConfigError, DataError
 from cbs.registry.commands import command_modules, intervals_first, typed
 from cbs.registry.extensions import load

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.errors import DataError, ResultsError, reason
 from cbs.files import atomic_file
 from extensions.papers.experiments import PAPERS, Reproduced

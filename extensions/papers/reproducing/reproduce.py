@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cbs
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.errors import CbsError, ConfigError
 from cbs.files import atomic_file
 from cbs.trial.store import Store

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.arrays import Quantity
-from analysis.phrases import DASH, number
+from analysis.formatting import DASH, number
+from analysis.quantities import Quantity
 from extensions.papers.experiments import PAPERS, PaperRecipe
 from extensions.papers.reproducing.price import RunPrice, prices
 from extensions.papers.reproducing.reproduce import Reproduction, command_lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from extensions.papers.experiments import AnswerPath, Beyond, Expectation, Reproduced
 from extensions.papers.experiments.base import EACH
 from extensions.papers.reproducing.asking import NoSuchNumber, doubts, in_short, in_words, read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from extensions.papers.experiments import Beyond, Likely, Monotone, Near, PublishedRelation, Reproduced
 
 YES, NO, UNKNOWN = Reproduced.YES, Reproduced.NO, Reproduced.UNKNOWN

@@ -21,12 +21,12 @@ from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
-from analysis.phrases import B_CRIT, number, with_interval
+from analysis.formatting import B_CRIT, number, with_interval
 from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.figures import pictures
 from analysis.present.figures.of_answers import scoped
+from analysis.present.findings import Analysis
 from analysis.present.sentences import VERDICTS, if_hyperbola
 from analysis.present.style.scales import luminance
 from cbs.errors import ResultsError

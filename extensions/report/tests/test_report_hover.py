@@ -11,9 +11,9 @@ import pytest
 
 from analysis import analyze
 from analysis.config import AnalysisConfig
-from analysis.estimate.findings import Analysis
-from analysis.phrases import ends, number
+from analysis.formatting import ends, number
 from analysis.present.figures import Picture, pictures
+from analysis.present.findings import Analysis
 from extensions.report.vector import drawn
 from tests.factories import Truth, sweep
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import Findings
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study, one_study
-from analysis.phrases import plural
-from analysis.plain import plain, shown
+from analysis.formatting import plural
+from analysis.json_values import plain, shown
+from analysis.present.findings import Findings
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.results import load
 from analysis.read.throughput import Throughput
 from cbs.errors import ResultsError

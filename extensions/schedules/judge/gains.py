@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import UNKNOWN, Array, Quantity
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.draws import Draws
-from analysis.phrases import plural
+from analysis.estimate.prior import StepsCurve
+from analysis.formatting import plural
+from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.results import Results
 from analysis.read.throughput import StepTimeTable, of_logs
 from cbs.errors import ResultsError

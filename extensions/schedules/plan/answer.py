@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import UNKNOWN
 from cbs.errors import ConfigError
 from cbs.registry.values import parse_amount
 from cbs.schedules.batch_size import RunSettings, of_table

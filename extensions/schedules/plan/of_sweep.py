@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity, interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import AtBest, at_best
 from analysis.estimate.definitions.least_product import least_product
@@ -25,6 +24,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.learning_rate_law import Trend, learning_rate_law
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
+from analysis.quantities import Array, Quantity, interval
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
 from extensions.schedules.plan.phases import PhaseEstimate

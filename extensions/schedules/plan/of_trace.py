@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import OPEN, Array, Interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import PLAIN, pooled_ratio
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import OPEN, Array, Interval
 from analysis.read.cells import LARGEST, empty, positive, whole
 from analysis.read.table import read_table
 from cbs.errors import DataError, ResultsError, reason

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.draws import BEYOND
 from analysis.estimate.prior import STEP
-from analysis.phrases import number, percent
+from analysis.formatting import number, percent
+from analysis.quantities import UNKNOWN, Array, Quantity
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import OpenLoop
 from extensions.schedules.judge.gains import fewest_examples

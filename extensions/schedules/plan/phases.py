@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity
+from analysis.quantities import Array, Quantity
 
 
 @dataclass(frozen=True, kw_only=True)

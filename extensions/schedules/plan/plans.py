@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.arrays import UNKNOWN, Quantity
-from analysis.estimate.findings import Findings
-from analysis.plain import plain, shown
+from analysis.json_values import plain, shown
+from analysis.present.findings import Findings
+from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.registry.choices import parse_choice

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from analysis.arrays import Array
 from analysis.estimate.time_curves import candidates
-from analysis.phrases import number, plural
+from analysis.formatting import number, plural
+from analysis.quantities import Array
 from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError
 from extensions.schedules.plan.phases import doubled, lower_ends, steps_of

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import UNKNOWN, Interval, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.learning_rate_law import LearningRateLaw
+from analysis.estimate.prior import StepsCurve
+from analysis.quantities import UNKNOWN, Interval, Quantity
 from extensions.schedules.plan.phases import PhaseEstimate, steps_of
 
 

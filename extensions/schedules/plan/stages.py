@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.plain import shown
+from analysis.json_values import shown
 from cbs.errors import ConfigError, DataError, reason
 from cbs.registry.values import parse_amount
 from cbs.schedules.batch_size import RunSettings, of_table

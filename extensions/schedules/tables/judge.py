@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.phrases import percent, share, time_unit
+from analysis.formatting import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
 from analysis.present.table import Column, Table, files, quantity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.phrases import DASH, percent, share
+from analysis.formatting import DASH, percent, share
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, quantity
 from extensions.schedules.losses import ScheduleLosses

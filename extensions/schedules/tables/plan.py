@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.arrays import OPEN, Interval
-from analysis.phrases import DASH, number, percent
+from analysis.formatting import DASH, number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
+from analysis.quantities import OPEN, Interval
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.stages import Stages
 

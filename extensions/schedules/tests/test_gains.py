@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.draws import BEYOND, Draws, draw
-from analysis.estimate.prior import STEP, StepsPrior
+from analysis.estimate.prior import STEP, StepsCurve, StepsPrior
 from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare, fewest_examples, fewest_steps, product
 from tests.analysis.estimate.known import known, noisy
 from tests.factories import Truth

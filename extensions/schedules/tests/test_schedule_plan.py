@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import StepsCurve
+from analysis.estimate.prior import StepsCurve
 from analysis.present import to_json
 from analysis.present.figures import figures_of
+from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Assumed, StepTimeTable
 from benchmarks.calibration.cases import CASES
 from benchmarks.schedule_plans import compared

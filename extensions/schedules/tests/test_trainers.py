@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.arrays import UNKNOWN, Quantity
+from analysis.quantities import UNKNOWN, Quantity
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule

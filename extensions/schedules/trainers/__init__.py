@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from analysis.arrays import Quantity
-from analysis.phrases import number
+from analysis.formatting import number
+from analysis.quantities import Quantity
 from cbs.errors import ConfigError, reason
 from cbs.registry import Registry
 from cbs.registry.values import parse_table

@@ -13,7 +13,7 @@ import ast
 import itertools
 import math
 
-from analysis.phrases import number
+from analysis.formatting import number
 from cbs.errors import ConfigError
 from extensions.schedules.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 

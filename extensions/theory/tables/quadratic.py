@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.diagnosis import Verdict
-from analysis.phrases import share_in_percent
+from analysis.formatting import share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 from extensions.theory.quadratic import QuadraticAnswer, Row, label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.phrases import percent, share_in_percent
+from analysis.formatting import percent, share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, quantity
 from extensions.theory.temperature import Temperature

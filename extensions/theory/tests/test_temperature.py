@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.arrays import Quantity
 from analysis.present.figures import figures_of
+from analysis.quantities import Quantity
 from cbs.errors import ResultsError
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo

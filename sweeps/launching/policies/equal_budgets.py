@@ -96,7 +96,7 @@ class EqualBudgets(Rounds):
 
     def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
         """Return the trials that one optimizer needs at one budget: the first kind that is missing."""
-        from analysis.estimate.margin import Standing
+        from analysis.estimate.comparison import Standing
         from analysis.estimate.suggest import with_more
 
         sizes = answer.sizes

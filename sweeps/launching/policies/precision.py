@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from analysis.phrases import with_interval
+from analysis.formatting import with_interval
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult
 from cbs.trial.store import Store

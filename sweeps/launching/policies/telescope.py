@@ -184,8 +184,7 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
-    from analysis.present.table import Column, Table
-    from analysis.present.terminal import show
+    from analysis.present.table import Column, Table, show
 
     lines: list[str] = []
     for study in content["studies"]:

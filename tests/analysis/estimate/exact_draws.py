@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.definitions import CurveSample
 from analysis.estimate.draws import BEYOND, Draws
-from analysis.estimate.prior import STEP
+from analysis.estimate.prior import STEP, StepsCurve
 
 SIZES = np.exp(0.7 * np.arange(1, 11))
 """Nearly a factor 2 apart, and where curves are drawn, so that points between straight lines are exact."""

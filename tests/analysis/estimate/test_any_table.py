@@ -14,8 +14,7 @@ from rich.console import Console
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.estimate.fit_table import TableFit, fit_table
-from analysis.estimate.fit_table.rows import OPTIONAL, REQUIRED
+from analysis.questions.fit.answer import OPTIONAL, REQUIRED, TableFit, fit_table
 from cbs.errors import CbsError
 
 QUICK = AnalysisConfig(resamples=100)

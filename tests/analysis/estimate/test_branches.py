@@ -19,7 +19,7 @@ from analysis.estimate.branches import (
     recovery,
     smoothed,
 )
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Scale
 from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
 from tests.references.noisy_quadratic import Quadratic, expected_losses

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import StepsCurve
 from analysis.estimate.definitions import (
     DEFINITIONS,
     EXTRAPOLATED,
@@ -24,6 +23,7 @@ from analysis.estimate.definitions import (
     math_symbol,
     symbol,
 )
+from analysis.estimate.prior import StepsCurve
 from cbs.errors import ConfigError, UnknownNameError
 from tests.analysis.estimate.exact_draws import CHORD, CRITICAL, EXAMPLES, SIZES, STEPS, of_law, sample
 from tests.certified import sato2025

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from analysis.arrays import Quantity as Estimated
 from analysis.config import AnalysisConfig
 from analysis.estimate.learning_rate_law import LEAST, LearningRateLaw, Optimum, Trend, learning_rate_law
 from analysis.estimate.studies import Study
+from analysis.quantities import Quantity as Estimated
 from cbs.trial.lr_choice import censored
 
 SIZES = tuple(2**power for power in range(1, 10))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.margin import Standing, Standings, largest_within, standings
+from analysis.estimate.comparison import Standing, Standings, largest_within, standings
 
 EQUAL, WORSE, OPEN = Standing.EQUAL, Standing.WORSE, Standing.UNKNOWN
 

@@ -14,9 +14,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, answers, estimates
-from analysis.estimate.fit_table import fit_table
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
+from analysis.questions.fit.answer import fit_table
 from analysis.read.results import load
 from tests.analysis.estimate.known import GROUP
 from tests.factories import Truth, sweep, tables

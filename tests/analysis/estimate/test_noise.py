@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.arrays import Quantity
 from analysis.estimate import noise
 from analysis.estimate.noise import NoiseScale, NoiseScales, correct, near, pooled_ratio
+from analysis.quantities import Quantity
 from cbs.errors import ResultsError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.trial.config import Choice, TrialConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.questions.analyze.figures.one_rate import LEAST, ThreePieces, three_pieces
+from analysis.questions.analyze.figures.pareto import LEAST, ThreePieces, three_pieces
 
 TRUTH = ThreePieces(200.0, 600.0, (400.0, 900.0), 10_000.0, 0.05)
 

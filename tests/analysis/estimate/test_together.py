@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import AtBest
+from analysis.estimate.comparison import critical_sizes, difference, together
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.draws import Draws, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.estimate.together import critical_sizes, difference, together
 from analysis.read.results import load
 from tests.factories import Truth, sweep
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.wall import Wall, wall
+from analysis.estimate.basin import Wall, wall
 
 STEP = 0.35
 LOGS = STEP * np.array([-2.0, -1.0, 0.0])

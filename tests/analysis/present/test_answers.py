@@ -15,16 +15,16 @@ import pytest
 from rich.console import Console
 
 from analysis import Analysis, analyze, present
-from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS, HEADLINE
 from analysis.estimate.diagnosis import Verdict
-from analysis.phrases import B_CRIT, DASH, number, with_interval
+from analysis.formatting import B_CRIT, DASH, number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
 from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
+from analysis.quantities import Quantity
 from sweeps.commands.explain import found_in, meanings
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
-from analysis.figure_labels import FigureLabels, parse_figures
+from analysis.figure_options import FigureLabels, parse_figures
 from analysis.present.figures import FIGURES
 from cbs.errors import ConfigError
 from tests.factories import Truth, sweep

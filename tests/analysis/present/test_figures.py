@@ -27,15 +27,15 @@ from typer.testing import CliRunner
 import cli
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
-from analysis.page_widths import VENUES, venue_named
-from analysis.phrases import with_interval
+from analysis.figure_options import VENUES, venue_named
+from analysis.formatting import with_interval
 from analysis.present import style
 from analysis.present.figures import FIGURES, TOGETHER, Picture, figures_of, pictures
+from analysis.present.findings import Analysis
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
-from analysis.questions.analyze.figures.doubling import EVEN
+from analysis.questions.analyze.figures.steps import EVEN
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
 from tests.cases import of_extensions

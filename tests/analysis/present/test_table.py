@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.arrays import UNKNOWN, Quantity
-from analysis.phrases import DASH, number, share_in_percent, with_interval
-from analysis.present.table import Column, Table, latex, pivot, quantity
-from analysis.present.terminal import say, show
+from analysis.formatting import DASH, number, share_in_percent, with_interval
+from analysis.present.table import Column, Table, latex, pivot, quantity, say, show
+from analysis.quantities import UNKNOWN, Quantity
 
 WIDTHS = (40, 60, 80, 120, 200)
 

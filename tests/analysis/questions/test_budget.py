@@ -15,11 +15,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import present
-from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
+from analysis.quantities import Quantity
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.tables import precise
 from cbs.errors import ConfigError, ResultsError

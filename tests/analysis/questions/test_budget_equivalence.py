@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.arrays import UNKNOWN
 from analysis.config import AnalysisConfig
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Losses
-from analysis.questions.budget.equivalence import MOST_SEEDS, Equivalence, equivalence
-from analysis.questions.budget.pairs import pair
+from analysis.quantities import UNKNOWN
+from analysis.questions.budget.comparisons import MOST_SEEDS, Equivalence, equivalence, pair
 
 SIZES = np.array([4.0, 8, 16, 32, 64])
 EQUAL, WORSE, OPEN = Standing.EQUAL, Standing.WORSE, Standing.UNKNOWN

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.margin import Standing
+from analysis.estimate.comparison import Standing
 from analysis.questions.budget.answer import AtBudget, budget
 from analysis.read.importers import Settings, import_runs
 from tests.certified import dang2026

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
-from analysis.estimate.findings import read_scopes
 from analysis.estimate.result import Answer
+from analysis.estimate.scopes import read_scopes
 from analysis.estimate.time_curves import undominated
-from analysis.questions.compare.ratios import critical_pairs, pick_reference, token_ratio
+from analysis.questions.compare.answer import critical_pairs, pick_reference, token_ratio
 from analysis.questions.compare.tables import rising
 from analysis.read.results import load
 from cbs.errors import ConfigError

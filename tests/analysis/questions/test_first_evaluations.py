@@ -11,11 +11,11 @@ import pytest
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fit_table import fit_table
 from analysis.present import presentation
 from analysis.present.answers import points
 from analysis.questions.analyze.figures import learning_rate
 from analysis.questions.analyze.figures.steps import rows as steps_rows
+from analysis.questions.fit.answer import fit_table
 from analysis.questions.lr.answer import learning_rates
 from analysis.questions.recommend.answer import recommend
 from analysis.questions.recommend.plans import Wish

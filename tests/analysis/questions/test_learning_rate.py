@@ -14,11 +14,10 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.learning_rate_law import Trend
-from analysis.estimate.protocols import Protocol, protocols, snapped
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import parsed
 from analysis.present import presentation
-from analysis.questions.lr.answer import MULTIPLES, learning_rates
+from analysis.questions.lr.answer import MULTIPLES, Protocol, learning_rates, protocols, snapped
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.store import Store

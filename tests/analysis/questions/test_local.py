@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from analysis import present
+from analysis.command_options import config_of
 from analysis.config import AnalysisConfig
-from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.checkpoints import LocalVerdict, number_of

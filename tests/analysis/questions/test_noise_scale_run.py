@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from analysis import present
-from analysis.page_widths import VENUES
+from analysis.figure_options import VENUES
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.noise_scale_run.tables import MeasuredRun
 from cbs.errors import ResultsError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from analysis.questions.scale import scatter
-from analysis.questions.scale.power_law import Observations, PowerLaw, fit
+from analysis.questions.scale.power_law import Observations, PowerLaw, estimate, fit, minus_log_likelihood
 from tests.certified import kaplan2020
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
 from tests.references.power_law import line_through_errors, restricted_likelihood, scatter_by_search
@@ -117,12 +116,12 @@ def test_without_errors_the_interval_is_that_of_textbook_regression() -> None:
 def test_the_scatter_is_that_of_a_search() -> None:
     data = made(np.random.default_rng(3), count=7, spread=0.1, beyond=0.3)
     errors = np.diag(data.log_y_draws.var(axis=0))
-    found = scatter.estimate(data.log_y, data.design, errors, data.runs)
+    found = estimate(data.log_y, data.design, errors, data.runs)
     assert found.of_runs == 0
     assert found.of_points == pytest.approx(scatter_by_search(data.log_y, data.design, errors), abs=1.5e-3)  # grid
     difference = [
         cost(data.log_y, data.design, errors + sd**2 * np.eye(7))
-        for cost in (restricted_likelihood, scatter.minus_log_likelihood)
+        for cost in (restricted_likelihood, minus_log_likelihood)
         for sd in (0.1, 0.6)
     ]
     assert difference[1] - difference[0] == pytest.approx(difference[3] - difference[2])

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.comparison import together
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import candidates, plane
-from analysis.estimate.together import together
-from analysis.phrases import number
+from analysis.formatting import number
 from analysis.questions.recommend.answer import advise, probabilities_of_best, winner
 from analysis.questions.recommend.plans import Wish, local_curves
 from analysis.read.results import load

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.options import times_of
+from analysis.command_options import times_of
 from analysis.read.throughput import Assumed, StepTimeTable, of_logs, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.step_times import StepTime, write_step_times

@@ -15,10 +15,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.estimate.along_training import LOGITS, MATRICES, QUANTITIES
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
+from analysis.present.findings import Analysis
 
 _LOGITS = ["panel", "optimizer", "batch_size", "lr", *LOGITS, "example_unit"]
 _MATRICES = ["panel", "optimizer", "batch_size", *MATRICES, "example_unit"]

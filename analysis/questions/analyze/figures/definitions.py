@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from analysis.estimate.definitions import EXTRAPOLATED, in_words
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.figures.of_answers import about
+from analysis.present.findings import Analysis
 from analysis.present.style.labels import LINE
 from analysis.present.style.scales import ink
 

@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study, options_of
 from analysis.present import style
 from analysis.present.figures import figure, tidy
+from analysis.present.findings import Analysis
 from cbs.registry.values import is_number
 from cbs.trial.record import TrialStatus
 

@@ -14,18 +14,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from analysis.estimate.definitions import math_symbol
-from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
-from analysis.phrases import B_CRIT, with_interval
+from analysis.formatting import B_CRIT, with_interval
 from analysis.present import style
 from analysis.present.figures import along, figure
 from analysis.present.figures.of_answers import CRITICAL, fitted, measured, of_each
+from analysis.present.findings import Analysis
+from analysis.quantities import percentiles
 
 _RESOLUTION = 100
-
 _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
 _DRAWN = ("point", "fit", "hyperbola", "censored", "at_most", "near")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
+_ALONG = 60
+_DOUBLING = ["optimizer", "kind", "batch_size", "steps_saved", "low", "high", "examples_added"]
+EVEN = 100 * (1 - 0.5**0.5)
+"""Percent of the steps that doubling saves where steps times examples stay the same."""
 
 
 def rows(answer: Answer) -> Iterator[dict[str, Any]]:
@@ -140,3 +144,56 @@ def _words(about: pd.Series) -> str:
     numbers = about[list(CRITICAL)].astype(object)
     value, low, high = numbers.where(numbers.notna(), None)
     return "" if value is low is high is None else with_interval(value, (low, high))
+
+
+def doubling_rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows of two kinds: ``point`` for every measured batch size whose double is not above the largest one, and
+    ``fit`` between them.
+
+    ``steps_saved`` is in percent, with its interval ``low`` to ``high``; ``examples_added``, in percent, follows from
+    it.
+    """
+    found: list[dict[str, Any]] = []
+    for entry in answer.doublings:
+        saved = entry.steps_saved.times(100)
+        ends = dict(zip(("low", "high"), saved.interval, strict=True))
+        found.append({"kind": "point", "batch_size": entry.batch_size, "steps_saved": saved.value} | ends)
+    if answer.draws is not None and len(answer.doublings) > 1:
+        sizes = np.geomspace(answer.doublings[0].batch_size, answer.doublings[-1].batch_size, _ALONG)
+        rise = answer.draws.drawn(2 * sizes) - answer.draws.drawn(sizes)
+        expected = answer.draws.estimate(2 * sizes) - answer.draws.estimate(sizes)
+        high, low = -100 * np.expm1(percentiles(rise, answer.confidence))
+        found += along("fit", batch_size=sizes, steps_saved=-100 * np.expm1(expected), low=low, high=high)
+    yield from (row | {"examples_added": 100 - 2 * row["steps_saved"]} for row in found)
+
+
+@figure(
+    "doubling",
+    of=Analysis,
+    main=False,
+    compute=of_each(doubling_rows, _DOUBLING),
+    apart=True,
+    title="What doubling the batch size buys",
+    caption="Percent of the optimizer steps to {target} that twice the batch size saves, against the batch size in "
+    "{example_unit}s, with {percent} intervals; 50 % is perfect scaling. Saving p % adds 100 - 2p % of the "
+    "examples. On the grey line steps x examples stay the same: above it, doubling saves more time than it costs data.",
+)
+def draw_doubling(axes: Axes, table: pd.DataFrame) -> None:
+    """Draw a curve with its band and marks for every optimizer, and the line of an even exchange."""
+    own = table[table["kind"] != "beyond"]
+    sizes = sorted(set(own.loc[own["kind"] == "point", "batch_size"]))
+    style.log_scale(axes, "x", sizes, sizes, most=style.most_ticks(axes))
+    style.axis_label(axes, "x", f"batch size to double ({table['example_unit'].iloc[0]}s)")
+    style.axis_label(axes, "y", f"steps saved to {style.words(table['target'].iloc[0])} (%)")
+    axes.axhline(EVEN, color=style.GREY, linewidth=0.8, linestyle=":", zorder=1)
+    key = []
+    for name, look, (points, fit) in style.each(table, "point", "fit"):
+        axes.plot(fit["batch_size"], fit["steps_saved"], color=look.colour, linestyle=look.dashes, zorder=3)
+        style.band(axes, fit, "batch_size", look.colour)
+        axes.plot(points["batch_size"], points["steps_saved"], look.marker, color=look.colour, zorder=4)
+        key.append(style.handle(name, look))
+    axes.set_ylim(min(0.0, float(own["steps_saved"].min())), max(55.0, float(own["steps_saved"].max())))
+    if not style.behind(axes, table, "batch_size", "steps_saved"):
+        turned: Any = (lambda saved: 100 - 2 * saved, lambda added: (100 - added) / 2)
+        axes.secondary_yaxis("right", functions=turned).set_ylabel(f"{table['example_unit'].iloc[0]}s added (%)")
+        style.key(axes, key, own["batch_size"], own["steps_saved"])

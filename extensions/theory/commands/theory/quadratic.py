@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.command_options import AsJson, Wide, config_of, options, tell
 from analysis.config import AnalysisConfig
 from analysis.consoles import progress
-from analysis.options import AsJson, Wide, config_of, options, tell
 
 
 @options(config=config_of)

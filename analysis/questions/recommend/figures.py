@@ -15,13 +15,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.arrays import percentiles
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import course
-from analysis.phrases import plural, time_unit
+from analysis.formatting import plural, time_unit
 from analysis.present import style
 from analysis.present.figures import along, figure, tidy
 from analysis.present.figures.of_answers import about
+from analysis.quantities import percentiles
 from analysis.questions.recommend.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
 

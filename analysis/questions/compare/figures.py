@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.phrases import time_unit
+from analysis.formatting import time_unit
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.figures.of_answers import about

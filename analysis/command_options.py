@@ -18,8 +18,7 @@ import typer
 
 from analysis.config import INTERVALS, AnalysisConfig
 from analysis.consoles import console
-from analysis.figure_labels import PLAIN, FigureLabels, parse_figures
-from analysis.page_widths import VENUES
+from analysis.figure_options import PLAIN, VENUES, FigureLabels, parse_figures
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed

@@ -1,15 +1,23 @@
-"""Compare folders: find what else differs between the sweeps whose optimizers are compared."""
+"""Answers side by side: those of one sweep, workload and target, and what else differs between folders compared."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.plain import flat
+from analysis.json_values import flat, shown
 from analysis.read.groups import Group
+from analysis.read.results import load
 from cbs.errors import ConfigError
+from cbs.trial.target import Target
+
+SCOPE = ("sweep", "workload", "metric", "target")
+"""Columns with which every table begins, see :class:`Scope`."""
 
 _SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
 OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
@@ -17,6 +25,61 @@ OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", 
 
 _NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
 """Parts of a protocol that are reported elsewhere, or need not be equal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """The answers of one sweep, workload and target, one per optimizer.
+
+    ``title`` is the target, preceded by whatever distinguishes the scope from others.
+    """
+
+    title: str = field(repr=False)
+    answers: tuple[Answer, ...] = field(repr=False)
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Columns that identify this scope in a table."""
+        group, target = self.answers[0].group, self.answers[0].target
+        return dict(zip(SCOPE, (group.sweep, group.workload, target.metric, target.value), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; the target is an object here, unlike in a table."""
+        return self.scope | {"target": self.answers[0].target.to_json()} | shown(self)
+
+
+def read_scopes(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig,
+    targets: Sequence[float | Target] | None,
+    others: Sequence[str | os.PathLike[str]] = (),
+    metric: str | None = None,
+) -> tuple[list[Scope], tuple[str, ...]]:
+    """Return the answers of a folder of results, without noise scales, and notes on what was left out.
+
+    With ``others`` the folders are treated as one sweep, and notes list everything else that differs between them.
+    ``metric`` is as for :func:`analysis.read.results.load`.
+    """
+    results = load(path, *others, metric=metric)
+    every, notes = answers(results, config, targets=targets, noise=False), [*results.notes]
+    if others:
+        notes += differing(results.groups)
+        every = as_one(every)
+    read = []
+    for (*labels, _), members in scopes(every):
+        title = ", ".join([*filter(None, labels), str(members[0].target).replace("_", " ")])
+        read.append(Scope(title=title, answers=tuple(members)))
+    return read, tuple(notes)
+
+
+def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
+    """Group answers that may be compared: those of one sweep, workload and target, in their order, each preceded by
+    these three, with an empty text for any that all answers share."""
+    by_parts: dict[tuple[str, ...], list[Answer]] = {}
+    for answer in answers:
+        by_parts.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
+    titles = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*by_parts, strict=True)]
+    return list(zip(zip(*titles, strict=True), by_parts.values(), strict=True))
 
 
 def differing(groups: Sequence[Group]) -> Iterator[str]:

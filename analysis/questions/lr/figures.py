@@ -14,10 +14,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.arrays import percentiles
 from analysis.estimate.learning_rate_law import Trend
 from analysis.present import style
 from analysis.present.figures import along, figure, tidy
+from analysis.quantities import percentiles
 from analysis.questions.lr.answer import LearningRate, LearningRates
 from cbs.registry.values import is_number
 

@@ -1,0 +1,306 @@
+"""Up to which batch size the loss at a budget is as good as the best one, from the draws of the losses.
+
+The cost of a larger batch at a budget: as loss, and as examples, from the curves of runs or from several budgets.
+
+At the budget E, the larger batch has the loss that the smaller one has after E' examples, each at its best learning
+rate. The fraction of the data that it costs is 1 - E'/E, and for the same loss the smaller batch takes (E'/B)/(E/B')
+steps for every step of the larger one, which is B'/B if nothing is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.comparison import (
+    Difference,
+    Standing,
+    Standings,
+    difference,
+    largest_within,
+    shuffled,
+    standings,
+)
+from analysis.estimate.objective import Losses
+from analysis.quantities import UNKNOWN, Array, Quantity
+from analysis.questions.budget.reading import Spent
+from cbs.trial.store import finite_or_none
+
+MOST_SEEDS = 1000
+_STEP = 0.05
+"""Spacing in ln B at which curves are compared with their best."""
+
+_NOISY = 3.0
+"""Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise
+themselves, which further seeds would reduce."""
+
+_EDGE = "a best learning rate lies at the edge of the grid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excess(Quantity):
+    """Difference between the loss at a batch size and the best one of all, in the unit of the metric.
+
+    Attributes:
+        standing: how it compares with the margin; unknown, too, if the noise is unknown, or the best learning rate is
+            at the edge of the grid.
+        more_seeds: number of further seeds at every batch size that should decide it; ``None`` if it is decided, if
+            seeds alone do not decide it, or if their scatter is unknown.
+    """
+
+    standing: Standing = Standing.UNKNOWN
+    more_seeds: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equivalence:
+    """Comparison of the batch sizes of one optimizer at one budget.
+
+    Attributes:
+        excesses: excess of every batch size, in order.
+        best: the batch size with the smallest loss, with the smallest and the largest one that may have it; an end is
+            open if that is the smallest or the largest one that was run, because one beyond may be better.
+        largest_within: the largest batch size whose loss is at most the margin above the smallest of those that were
+            run; no value, or an open end, if this includes the largest batch size; unknown if a loss is a bound.
+        largest_equal, smallest_worse: the largest batch size that is shown to be within the margin, and the smallest
+            one above the best that is shown not to be; ``None`` if there is none.
+    """
+
+    excesses: tuple[Excess, ...] = field(repr=False)
+    best: Quantity = UNKNOWN
+    largest_within: Quantity = UNKNOWN
+    largest_equal: int | None = None
+    smallest_worse: int | None = None
+
+
+def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
+    """Compare all batch sizes, in increasing order, with the best of them.
+
+    Those whose loss is a bound, because the best learning rate is at the edge of the grid, are left out of the
+    comparisons. Any of them may be better than the best of the others, so that nothing is called equal, no largest size
+    is named, and excesses are open above.
+
+    Args:
+        found: the losses.
+        margin: largest excess that counts as equal.
+        confidence: two-sided confidence; each kind of error has half of the remaining probability.
+    """
+    kept, excesses = np.flatnonzero(~found.edges), [Excess() for _ in found.sizes]
+    bounds = len(kept) < len(found.sizes)
+    if not len(kept):
+        return Equivalence(excesses=tuple(excesses))
+    here, values = found.sizes[kept], found.values[kept] - found.values[kept].min()
+    if not len(found.drawn):
+        for at, value in zip(kept, values, strict=True):
+            excesses[at] = Excess(float(value))
+        best, within = Quantity(float(here[values.argmin()])), _largest(found, margin, confidence).value
+        return Equivalence(excesses=tuple(excesses), best=best, largest_within=Quantity(None if bounds else within))
+    told = standings(found.drawn[:, kept], margin, confidence)
+    for place, at in enumerate(kept):
+        standing, more = told.standings[place], None
+        if bounds and standing is Standing.EQUAL:
+            standing = Standing.UNKNOWN
+        elif standing is Standing.UNKNOWN and not bounds:
+            more = _more_seeds(found, told, kept, place, margin, confidence)
+        ends = float(told.low[place]), None if bounds else float(told.high[place])
+        excesses[at] = Excess(float(values[place]), ends, standing=standing, more_seeds=more)
+    perhaps = np.concatenate([here[told.may_be_best], found.sizes[found.edges]])
+    first, last = float(perhaps.min()), float(perhaps.max())
+    equal = [int(found.sizes[at]) for at in kept if excesses[at].standing is Standing.EQUAL]
+    above = zip(here[told.best + 1 :], told.standings[told.best + 1 :], strict=True)
+    worse = [int(size) for size, each in above if each is Standing.WORSE]
+    ends_of_best = (
+        first if first > found.sizes.min() or first == 1 else None,
+        last if last < found.sizes.max() else None,
+    )
+    return Equivalence(
+        excesses=tuple(excesses),
+        best=Quantity(float(here[told.best]), ends_of_best),
+        largest_within=UNKNOWN if bounds else _largest(found, margin, confidence),
+        largest_equal=max(equal, default=None),
+        smallest_worse=min(worse, default=None),
+    )
+
+
+def _largest(found: Losses, margin: float, confidence: float) -> Quantity:
+    """Return the largest batch size within the margin of the best one that was run.
+
+    The least of several noisy losses is too low, and so is a drawn loss where the draw has its least. The best one is
+    therefore drawn by its probability, apart from the loss it is given.
+    """
+    kept = ~found.edges
+    logs = np.log(found.sizes[kept])
+    if len(logs) < 2:
+        return UNKNOWN
+    places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
+    losses = found.drawn[:, kept] if len(found.drawn) else found.values[None, kept]
+    best_of_another = np.roll(losses.argmin(axis=1), len(losses) // 2)
+    within = largest_within(places, found.at(places), margin, losses[np.arange(len(losses)), best_of_another])
+    tail = 0.5 - confidence / 2
+    low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
+    value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))
+    return Quantity(value, (math.exp(low) if low < places[-1] else float(found.sizes[~found.edges][-1]), high))
+
+
+def _more_seeds(
+    found: Losses, told: Standings, kept: np.ndarray, place: int, margin: float, confidence: float
+) -> int | None:
+    """Return how many more seeds should move the limit of an excess that is nearer to the margin to it."""
+    pair = kept[[place, told.best]]
+    value = float(np.subtract(*found.values[pair]))
+    half = abs(float(told.high[place] if value < margin else told.low[place]) - value)
+    wanted, have = abs(margin - value), float(found.seeds[kept].min())
+    by_rates = ndtri(0.5 + confidence / 2) * math.hypot(*found.between[pair] / 4)
+    noisy = found.between[pair].max() <= _NOISY * found.deviation * math.sqrt((1 / found.seeds[pair]).sum())
+    rest = 0.0 if noisy else min(by_rates, half) ** 2
+    if not half > wanted > math.sqrt(rest):
+        return None
+    needed = math.ceil(have * ((half**2 - rest) / (wanted**2 - rest)) - have)
+    return min(max(needed, 1), MOST_SEEDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceAt(Difference):
+    """Loss of one optimizer minus that of the other at a batch size, in the unit of the metric; positive if the other
+    is better."""
+
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Comparison of one optimizer with another.
+
+    Attributes:
+        at: differences at every batch size at which both were run.
+        overtakes: batch size from which on the other one is better although it is not below; interpolated in ln B. No
+            value if neither overtakes.
+        overtaker: the one that is better at larger batch sizes; empty without a value.
+    """
+
+    optimizer: str
+    other: str
+    at: tuple[DifferenceAt, ...]
+    overtakes: Quantity = UNKNOWN
+    overtaker: str = ""
+
+
+def pair(names: tuple[str, str], first: Losses, second: Losses, config: AnalysisConfig) -> Pair:
+    """Return the first minus the second where neither loss is a bound; the draws of the two have in common what a
+    seed does to both alike (:func:`analysis.estimate.comparison.alike`)."""
+    order = shuffled(first.draws, second.draws, len(second.drawn), [config.seed, 1])
+    second = replace(second, drawn=second.drawn[order], draws=second.draws and second.draws.taken(order))
+    both = np.intersect1d(first.sizes[~first.edges], second.sizes[~second.edges])
+    one, two = np.searchsorted(first.sizes, both), np.searchsorted(second.sizes, both)
+    known, at = len(first.drawn) and len(second.drawn), []
+    for size, mine, its in zip(both, one, two, strict=True):
+        found = Difference(float(first.values[mine] - second.values[its]))
+        if known:
+            found = difference(first.drawn[:, mine], second.drawn[:, its], config.confidence)
+        at.append(DifferenceAt(**vars(found), batch_size=int(size)))
+    overtakes, rising = _overtakes(at, first, second, config.confidence) if known else (UNKNOWN, False)
+    who = "" if overtakes.value is None else names[1] if rising else names[0]
+    return Pair(optimizer=names[0], other=names[1], at=tuple(at), overtakes=overtakes, overtaker=who)
+
+
+def _overtakes(at: list[DifferenceAt], first: Losses, second: Losses, confidence: float) -> tuple[Quantity, bool]:
+    """Return where the difference passes 0, with its interval, if it differs significantly from 0 on both sides and in
+    sign; and whether it rises."""
+    told = [each for each in at if (each.interval[0] or -1.0) > 0 or (each.interval[1] or 1.0) < 0]
+    signs = np.sign([each.value or 0.0 for each in told])
+    changes = np.flatnonzero(np.diff(signs))
+    if len(changes) != 1:
+        return UNKNOWN, False
+    below, above = told[changes[0]], told[changes[0] + 1]
+    places = np.linspace(np.log(below.batch_size), np.log(above.batch_size), 64)
+    sign = float(signs[changes[0] + 1])
+    rows = sign * (first.at(places) - second.at(places))
+    passed = np.minimum(largest_within(places, rows, 0.0, np.zeros(len(rows))), places[-1])
+    low, value, high = np.exp(np.quantile(passed, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2])).tolist()
+    return Quantity(value, (low, high)), sign > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeDoubling:
+    """From one batch size to the next larger one.
+
+    Attributes:
+        batch_size, larger: the two batch sizes in examples.
+        loss: by how much the loss of the larger one is worse, in the unit of the metric; negative if it is better.
+        data: fraction of the examples that the larger one costs: with so many fewer, the smaller one is as good;
+            negative if the smaller one needs more. No value if no curve shows it.
+        steps: steps of the smaller one for every step of the larger one at the same loss; no value if ``data`` has
+            none.
+        remark: why there is no value; otherwise empty.
+    """
+
+    batch_size: int
+    larger: int
+    loss: Quantity
+    data: Quantity = UNKNOWN
+    steps: Quantity = UNKNOWN
+    remark: str = ""
+
+
+def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple[SizeDoubling, ...]:
+    """Return the cost of going from every batch size to the next one; ``others`` are the same optimizer at other
+    budgets, for runs without curves and decaying learning rates."""
+    found = entry.losses
+    curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
+    source = "no curve of the runs goes there"
+    if not any(len(examples) > 1 for examples, _ in curves):
+        curves = [_over_budgets(size, [*others, entry]) for size in found.sizes]
+        source = "no smaller budget of these batch sizes goes there: a second one has to be run"
+    made = []
+    for place in range(len(entry.studies) - 1):
+        small, large = (entry.studies[place + step].batch_size for step in (0, 1))
+        if found.edges[place : place + 2].any():
+            made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
+            continue
+        rows = np.concatenate([np.diff(found.values)[[place]], np.diff(found.drawn)[:, place]])
+        logs = np.array([_log_ratio(curves[place], curves[place + 1], entry.budget, worse) for worse in rows])
+        ratio = Quantity.open_ended(logs, confidence) if np.isfinite(logs[0]) else UNKNOWN
+        data = ratio.mapped(lambda log: float(1 - np.exp(log)), falling=True)
+        made.append(
+            SizeDoubling(
+                batch_size=small,
+                larger=large,
+                loss=Quantity.of_draws(rows, confidence),
+                data=data,
+                steps=data.mapped(lambda share: 1 - share, falling=True).times(large / small),
+                remark=source if data.value is None else "",
+            )
+        )
+    return tuple(made)
+
+
+def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:
+    """Return the budgets at which a batch size was run, and its losses there."""
+    points = {
+        entry.budget: float(entry.losses.values[entry.losses.sizes == size][0])
+        for entry in entries
+        if size in entry.losses.sizes
+    }
+    budgets = sorted(points)
+    return np.array(budgets), np.minimum.accumulate([points[budget] for budget in budgets])
+
+
+def _log_ratio(small: tuple[Array, Array], large: tuple[Array, Array], budget: float, worse: float) -> float:
+    """Return ln of E'/E at which the losses are alike, along the curve of the smaller batch if the larger one is worse,
+    otherwise reversed along that of the larger one; infinite beyond the curves."""
+    sign, (examples, losses) = (1.0, small) if worse >= 0 else (-1.0, large)
+    here = examples <= budget * 1.02
+    examples, losses = examples[here], losses[here]
+    if len(examples) < 2:
+        return -sign * np.inf
+    at = losses[-1] + abs(worse)
+    if at > losses[0]:
+        return -sign * np.inf
+    # losses decrease along the curve
+    log = np.interp(-at, -losses, np.log(examples))
+    return float(sign * (log - np.log(examples[-1])))
