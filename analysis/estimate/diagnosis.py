@@ -22,9 +22,12 @@ from cbs.trial.target import Target
 
 
 class Verdict(StrEnum):
-    """The most serious thing that can be said against an answer; the advice names all of them."""
+    """The most serious thing that can be said against an answer, whatever the question; the advice says what to do."""
 
     NOT_REACHED = "target not reached"
+    UNTOLD = "cannot be told"
+    NONE_LOST = "no branch lost"
+    ALL_LOST = "every larger branch lost"
     COARSE_STEPS = "evaluations too rare"
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     BELOW = "below the measured batch sizes"
@@ -32,10 +35,15 @@ class Verdict(StrEnum):
     NOISY_STEPS = "evaluations too noisy"
     IN_WARMUP = "the warmup decides"
     AT_GRID_EDGE = "LR optimum at edge of grid"
+    NEAR_DIVERGENCE = "near divergence"
+    SHORT_WINDOW = "window too short"
+    SOME_FAILED = "some seeds failed"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "one seed far from the others"
     PRIOR_DECIDES = "the prior decides"
     TOO_FEW_SEEDS = "too few seeds"
+    COARSE_RATES = "learning rates too coarse"
+    NOT_TUNED = "learning rate not tuned"
     TOO_WIDE = "interval too wide"
     EXTRAPOLATED = "extrapolated"
     OK = "ok"

@@ -59,7 +59,7 @@ class Optimum:
 
     Attributes:
         batch_size: examples per step.
-        log_lr, variance, edge, step: as in :class:`analysis.estimate.best_rate.AtBest`.
+        log_lr, variance, edge, believed, step: as in :class:`analysis.estimate.best_rate.AtBest`.
         half_width: of the interval in ln lr; NaN if there is one seed and no law, so that the scatter is unknown.
     """
 
@@ -69,6 +69,7 @@ class Optimum:
     edge: int
     step: float
     seeds: int
+    believed: bool = False
     half_width: float = math.nan
 
     @property
@@ -77,7 +78,8 @@ class Optimum:
 
     @property
     def at_grid_edge(self) -> bool:
-        return self.edge != 0
+        """Whether it is only known to be a bound; no edge where other batch sizes say where the best one lies."""
+        return self.edge != 0 and not self.believed
 
     @property
     def interval(self) -> Interval:
@@ -187,6 +189,7 @@ def learning_rate_law(
             log_lr=best.log_lr,
             variance=best.log_lr_variance,
             edge=best.edge,
+            believed=best.believed,
             step=best.step,
             seeds=int(np.isfinite(best.values).sum()),
         )

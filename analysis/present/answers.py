@@ -237,11 +237,10 @@ def _remarks(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
-    """Return a column of the best tuned options, for rows that begin with a point and end with an answer; no
-    column if nothing was tuned."""
+    """Return a column of the best tuned options, for rows of something at a batch size and its answer; no column if
+    nothing was tuned."""
 
-    def tuned(row: Any, *more: Any) -> str:
-        answer: Answer = more[-1]
+    def tuned(row: Any, answer: Answer) -> str:
         point_there = next(point for point in answer.points if point.batch_size == row.batch_size)
         return f"{point_there.tuned} (edge)" if point_there.at_axis_edge else point_there.tuned
 

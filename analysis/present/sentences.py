@@ -39,6 +39,9 @@ VERDICTS = {
         "rate lies inside the grid that was tried, and there are several seeds."
     ),
     Verdict.NOT_REACHED: "No batch size reached the target, so there is no curve and no critical batch size.",
+    Verdict.UNTOLD: "Branches scatter too much, or too few trained to the end, to say which of them lost.",
+    Verdict.NONE_LOST: "The branch of the largest batch is as good as the best: the answer is only known from below.",
+    Verdict.ALL_LOST: "Only the branch of the smallest batch is as good: the answer is only known from above.",
     Verdict.TOO_FEW_BATCH_SIZES: "Too few batch sizes reached the target to show where steps x examples are least.",
     Verdict.BELOW: (
         "Steps x examples may be least below the smallest batch size, so the critical batch size is only "
@@ -67,6 +70,12 @@ VERDICTS = {
         "One seed took far more or far fewer steps than the others at its batch size; every second draw "
         "leaves it out, and the interval allows for both."
     ),
+    Verdict.NEAR_DIVERGENCE: (
+        "Branches diverge, or scatter far more than those of smaller batches, where the answer lies: few seeds miss "
+        "the worst ones."
+    ),
+    Verdict.SHORT_WINDOW: "After half of the window the branches give another answer: with more examples it moves on.",
+    Verdict.SOME_FAILED: "At a best learning rate some seeds failed, and the loss is that of the others only.",
     Verdict.OFF_THE_CURVE: (
         "The steps jump, bend at once or grow between batch sizes, which no smooth curve follows: what is "
         "read between them is doubtful."
@@ -78,6 +87,8 @@ VERDICTS = {
     Verdict.EXTRAPOLATED: (
         "The definition that was asked for lies at an asymptote of the fitted law, beyond all that was measured."
     ),
+    Verdict.COARSE_RATES: "A learning rate between those that were run may save more than the margin.",
+    Verdict.NOT_TUNED: "One learning rate per batch size was run: each loss is at that one, not at the best.",
     Verdict.TOO_WIDE: "The interval spans a factor of ten or more: too wide to choose a batch size by.",
     Verdict.TOO_FEW_SEEDS: (
         "There is one seed: the interval comes from how far the points lie from the curve, and a difference "

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.comparison import Standing, largest_within
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.objective import Losses
 from analysis.estimate.scopes import differing
 from analysis.formatting import number, plural
@@ -96,7 +97,7 @@ class OptimizerAtBudget:
     equivalence: Equivalence
     doublings: tuple[SizeDoubling, ...]
     relation: Relation
-    verdict: str
+    verdict: Verdict
     advice: str
     constant: bool
 
@@ -322,32 +323,32 @@ def _basin(lrs: Array, means: Array, margin: float, winner: int) -> float | None
     return math.exp(width) if math.isfinite(width) else None
 
 
-def _verdict(sizes: Sequence[SizeAtBudget], found: Losses, margin: float) -> tuple[str, str]:
+def _verdict(sizes: Sequence[SizeAtBudget], found: Losses, margin: float) -> tuple[Verdict, str]:
     edges = [str(size.batch_size) for size in sizes if size.at_grid_edge]
     if edges:
         return (
-            "LR optimum at edge of grid",
+            Verdict.AT_GRID_EDGE,
             f"at batch size {', '.join(edges)} a learning rate beyond those that were run may be better: run some",
         )
     if len(sizes) < 2:
-        return "too few batch sizes", "run at least two, a factor of two apart"
+        return Verdict.TOO_FEW_BATCH_SIZES, "run at least two, a factor of two apart"
     if not len(found.drawn):
-        return "too few seeds", "with one seed and fewer than four batch sizes the scatter of losses is unknown"
+        return Verdict.TOO_FEW_SEEDS, "with one seed and fewer than four batch sizes the scatter of losses is unknown"
     if not found.freedom:
-        return "too few seeds", "the noise is read off the scatter about a smooth curve; run two or more seeds"
+        return Verdict.TOO_FEW_SEEDS, "the noise is read off the scatter about a smooth curve; run two or more seeds"
     if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
         return (
-            "some seeds failed",
+            Verdict.SOME_FAILED,
             f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the other seeds "
             "only; look at the runs that failed",
         )
     if coarse := [size for size in sizes if size.between > margin]:
         told = ", ".join(f"{size.batch_size} (around {size.best_lr:.3g})" for size in coarse)
         return (
-            "learning rates too coarse",
+            Verdict.COARSE_RATES,
             f"one between those that were run may save more than the margin: run some at batch size {told}; a sweep "
             f"searches them so finely with --set within={margin:.2g}",
         )
     if all(math.isnan(lr) for size in sizes for lr, _ in size.grid) or all(len(size.grid) < 2 for size in sizes):
-        return "learning rate not tuned", "one learning rate per batch size: each loss is at that one, not at the best"
-    return "ok", ""
+        return Verdict.NOT_TUNED, "one learning rate per batch size: each loss is at that one, not at the best"
+    return Verdict.OK, ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from analysis.estimate.branches import (
     smoothed,
 )
 from analysis.estimate.comparison import Standing
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.formatting import number
 from analysis.quantities import UNKNOWN, Array, Quantity
@@ -43,18 +43,6 @@ _WIDE = 4.0
 
 _SMOOTHED = 64
 """Number of final training losses that are smoothed; earlier ones have less weight than a rounding error."""
-
-
-class LocalVerdict(StrEnum):
-    """Whether the local critical batch size can be trusted; the advice says what to do."""
-
-    OK = "ok"
-    NONE_LOST = "no branch lost"
-    ALL_LOST = "every larger branch lost"
-    TOO_FEW_SEEDS = "too few seeds"
-    NEAR_DIVERGENCE = "near divergence"
-    SHORT_WINDOW = "window too short"
-    UNTOLD = "cannot be told"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +114,7 @@ class LocalCheckpoint:
     noise_scale_ratio: Quantity
     matched_noise_scale_ratio: Quantity
     branches: int
-    verdict: LocalVerdict
+    verdict: Verdict
     advice: str
     drawn: Array = field(repr=False)
 
@@ -238,30 +226,30 @@ def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor
 
 def _verdict(
     found: LocalFactor, curve: FactorCurve | None, branches: TunedBranches, short: Quantity, tolerance: float
-) -> tuple[LocalVerdict, str]:
+) -> tuple[Verdict, str]:
     if curve is None:
-        return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
+        return Verdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
     if not curve.freedom and not curve.lent:
-        return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one seed does not show the noise"
+        return Verdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one seed does not show the noise"
     largest, smallest = number_of(curve.factors[-1]), number_of(curve.factors[0])
     low, high = found.factor.interval
     if (found.beyond == "above" and low is not None and low < 0.999 * curve.factors[-1]) or (
         found.beyond == "below" and len(curve.factors) > 1 and (high is None or high > curve.factors[1])
     ):
         side = f"above {largest}" if found.beyond == "above" else f"below {smallest}"
-        return LocalVerdict.UNTOLD, f"run more seeds, and factors {side}"
+        return Verdict.UNTOLD, f"run more seeds, and factors {side}"
     if found.beyond == "above":
-        return LocalVerdict.NONE_LOST, f"try factors above {largest}"
+        return Verdict.NONE_LOST, f"try factors above {largest}"
     if found.beyond == "below":
-        return LocalVerdict.ALL_LOST, f"try factors below {smallest}"
+        return Verdict.ALL_LOST, f"try factors below {smallest}"
     if advice := _near_divergence(branches, found, curve):
-        return LocalVerdict.NEAR_DIVERGENCE, advice
+        return Verdict.NEAR_DIVERGENCE, advice
     if (short.interval[0] or 0.0) > 1.0 or (short.interval[1] or math.inf) < 1.0:
-        return LocalVerdict.SHORT_WINDOW, (
+        return Verdict.SHORT_WINDOW, (
             f"after half of the window k* is {1 / (short.value or 1.0):.2g} times as large: double the window"
         )
     if low is None or high is None or high > _WIDE * low:
-        return LocalVerdict.UNTOLD, "run more seeds of the factors around the tolerance"
+        return Verdict.UNTOLD, "run more seeds of the factors around the tolerance"
     notes = []
     if fall := _still_falling(curve, tolerance):
         notes.append(
@@ -272,7 +260,7 @@ def _verdict(
         notes.append("too few seeds ran the same factors, so the noise is that of other checkpoints")
     if branches.edges.any():
         notes.append("the best learning rate of a factor lies at the edge of those that were tried")
-    return LocalVerdict.OK, "; ".join(notes)
+    return Verdict.OK, "; ".join(notes)
 
 
 def _near_divergence(branches: TunedBranches, found: LocalFactor, curve: FactorCurve) -> str:

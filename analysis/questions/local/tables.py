@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.formatting import DASH, number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope, in_words
-from analysis.questions.local.checkpoints import LocalCheckpoint, LocalVerdict
+from analysis.questions.local.checkpoints import LocalCheckpoint
 
 
 @presentation.register
@@ -88,7 +89,7 @@ def checkpoints(found: LocalBatchSizes) -> Table:
     )  # fmt: skip
     lines = [
         f"{curve.optimizer} at {number(each.examples)} {unit}: "
-        f"{'' if each.verdict is LocalVerdict.OK else f'{each.verdict}: '}{each.advice}"
+        f"{'' if each.verdict is Verdict.OK else f'{each.verdict}: '}{each.advice}"
         for each, curve, _ in every
         if each.advice
     ]

@@ -60,13 +60,6 @@ class LearningRate:
     factors: tuple[Factor, ...]
     protocols: tuple[Protocol, ...]
 
-    @property
-    def edges(self) -> frozenset[float]:
-        """Batch sizes whose best learning rate is only known to be a bound, as the verdict of the answer has it: an
-        edge is none where other batch sizes say where the best learning rate lies."""
-        known = {point.batch_size for point in self.answer.points if point.at_grid_edge is False}
-        return frozenset(best.batch_size for best in self.law.optima if best.edge and best.batch_size not in known)
-
     def to_json(self) -> dict[str, Any]:
         return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self)
 

@@ -43,7 +43,7 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
     }
     for at in law.optima:
         ends = dict(zip(("low", "high"), at.interval, strict=True))
-        kind = "bound" if at.batch_size in entry.edges else "optimum"
+        kind = "bound" if at.at_grid_edge else "optimum"
         yield about | {"kind": kind, "batch_size": at.batch_size, "lr": at.lr} | ends
     if law.trend is not Trend.UNKNOWN:
         sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
@@ -94,9 +94,7 @@ def compute_drift(found: LearningRates) -> pd.DataFrame:
             name = f"{group.choice.name}, B={at.batch_size}, {style.words(str(entry.answer.target))}"
             about = {"panel": name, "optimizer": group.choice.name, "confidence": entry.law.confidence}
             ends = dict(zip(("low", "high"), at.interval, strict=True))
-            rows.append(
-                about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.at_grid_edge} | ends
-            )
+            rows.append(about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.edge != 0} | ends)
     table = tidy(rows, _DRIFT)
     return table[table.groupby("panel")["width"].transform("nunique") > 1].reset_index(drop=True)
 

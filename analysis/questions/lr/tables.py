@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from analysis.estimate.learning_rate_law import LEAST, Factor, Optimum, Trend
+from analysis.estimate.learning_rate_law import LEAST, Factor, Trend
 from analysis.estimate.result import Answer
 from analysis.formatting import DASH, number, percent, plural
 from analysis.present import Presentation, presentation
@@ -68,7 +68,7 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     def at(size: int) -> Column:
         def best_lr(entry: LearningRate) -> str:
             found = next((best for best in entry.law.optima if best.batch_size == size), None)
-            return DASH if found is None else f"{number(found.lr)}{'*' if size in entry.edges else ''}"
+            return DASH if found is None else f"{number(found.lr)}{'*' if found.at_grid_edge else ''}"
 
         return Column("", best_lr, f"B = {size:g}")
 
@@ -93,7 +93,7 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     starts = [f"{number(factor.batch_size)}" for factor in map(twice, entries) if factor is not None]
     if starts:
         lines.append(f"twice B: factor on the learning rate for twice the batch, from {', '.join(starts)}")
-    if any(entry.edges & {*shown} for entry in entries):
+    if any(best.at_grid_edge and best.batch_size in shown for entry in entries for best in entry.law.optima):
         lines.append("*: the lowest or highest that was tried, a better one may lie beyond")
     return Table(
         columns=columns, rows=entries, title=f"Best learning rate{titled([entries[0].answer])} {said}", lines=lines
@@ -102,17 +102,14 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
 
 def optima(entries: Sequence[LearningRate]) -> Table:
     """Return a table with one row per optimizer and batch size."""
-    rows = [(best, entry, entry.answer) for entry in entries for best in entry.law.optima]
-    bound = any(entry.edges for entry in entries)
-
-    def at_edge(best: Optimum, entry: LearningRate, _: Answer) -> bool:
-        return best.batch_size in entry.edges
+    rows = [(best, entry.answer) for entry in entries for best in entry.law.optima]
+    bound = any(best.at_grid_edge for best, _ in rows)
 
     columns = (
         *_about(entries),
         Column("batch_size", heading="batch size", name=True),
         Column("lr", heading="best learning rate", interval="interval", text=number),
-        Column("at_grid_edge", at_edge, "at an edge" if bound else ""),
+        Column("at_grid_edge", heading="at an edge" if bound else ""),
         *tuned_columns([entry.answer for entry in entries]),
     )
     lines = ["at an edge of the grid only a bound is known, and the law leaves it out"] if bound else []

@@ -184,7 +184,7 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
-    from analysis.present.table import Column, Table, show
+    from analysis.present.table import Column, Table, print_table
 
     lines: list[str] = []
     for study in content["studies"]:
@@ -205,7 +205,7 @@ def report_lines(content: dict[str, Any]) -> list[str]:
             ),
         )
         page = Console(file=io.StringIO(), width=120)
-        show(table, page)
+        print_table(table, page)
         lines += map(str.rstrip, page.file.getvalue().splitlines())  # type: ignore[attr-defined]
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]
 

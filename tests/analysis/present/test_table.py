@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.formatting import DASH, number, share_in_percent, with_interval
-from analysis.present.table import Column, Table, latex, pivot, quantity, say, show
+from analysis.present.table import Column, Table, latex, pivot, print_sentence, print_table, quantity
 from analysis.quantities import UNKNOWN, Quantity
 
 WIDTHS = (40, 60, 80, 120, 200)
@@ -20,7 +20,7 @@ WIDTHS = (40, 60, 80, 120, 200)
 
 def text(table: Table, width: int, *, wide: bool = False) -> str:
     console = Console(width=width, file=io.StringIO())
-    show(table, console, wide=wide)
+    print_table(table, console, wide=wide)
     return console.file.getvalue()
 
 
@@ -135,7 +135,7 @@ def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
 
 def test_of_a_table_without_rows_the_sentences_alone_are_said() -> None:
     console = Console(file=io.StringIO(), width=80)
-    show(
+    print_table(
         Table(columns=(Column("a", heading="a"),), rows=[], title="Of what there is", lines=["there is none"]), console
     )
     assert console.file.getvalue() == "there is none\n"  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def test_a_cut_digit_is_noticed() -> None:
 def test_a_command_stays_on_its_line() -> None:
     console = Console(width=40, file=io.StringIO())
     command = "  cbs sweep " + " ".join(f"--option-{place} value" for place in range(9))
-    say(command, console)
+    print_sentence(command, console)
     assert console.file.getvalue() == f"{command}\n"
 
 

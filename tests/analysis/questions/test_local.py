@@ -16,9 +16,10 @@ import pytest
 from analysis import present
 from analysis.command_options import config_of
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
-from analysis.questions.local.checkpoints import LocalVerdict, number_of
+from analysis.questions.local.checkpoints import number_of
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import Branched
 from analysis.read.results import load
@@ -64,7 +65,7 @@ def test_every_checkpoint_has_its_local_critical_batch_size(answered: LocalBatch
         assert inside(each.critical_batch_size.interval, true(each.examples))
         assert (each.batch_size, each.branches, each.window) == (BASE, 28, WINDOW)
         assert each.loss == pytest.approx(3.0 + 0.5 * math.log10(160_000 / each.examples))
-        assert each.verdict is LocalVerdict.OK
+        assert each.verdict is Verdict.OK
         assert each.published.interval[0] == BASE * each.published_factor
         assert each.published.interval[1] == 2 * BASE * each.published_factor
 
@@ -106,21 +107,21 @@ def test_a_share_of_the_noise_counts_where_it_is_larger(one: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "verdict", "advice"),
     [
-        ({"at": lambda *_: 400.0}, LocalVerdict.NONE_LOST, "try factors above 16"),
-        ({"at": lambda *_: 0.25}, LocalVerdict.ALL_LOST, "try factors below 1/4"),
-        ({"seeds": 1}, LocalVerdict.TOO_FEW_SEEDS, "3 seeds or more"),
-        ({"slow": 0.5, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
-        ({"slow": 2.0, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
-        ({"noise": 0.06, "seeds": 2}, LocalVerdict.UNTOLD, "more seeds"),
-        ({"at": lambda *_: 17.0, "noise": 0.004, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors above 16"),
-        ({"at": lambda *_: 0.35, "noise": 0.02, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors below 1/4"),
-        ({"diverged": lambda factor: True}, LocalVerdict.UNTOLD, "lower the learning rate"),
-        ({"at": lambda *_: 0.6}, LocalVerdict.OK, "still falls towards factors below 1/4"),
-        ({"lr_factors": (0.5, 1.0)}, LocalVerdict.OK, "at the edge"),
+        ({"at": lambda *_: 400.0}, Verdict.NONE_LOST, "try factors above 16"),
+        ({"at": lambda *_: 0.25}, Verdict.ALL_LOST, "try factors below 1/4"),
+        ({"seeds": 1}, Verdict.TOO_FEW_SEEDS, "3 seeds or more"),
+        ({"slow": 0.5, "noise": 0.0003}, Verdict.SHORT_WINDOW, "double the window"),
+        ({"slow": 2.0, "noise": 0.0003}, Verdict.SHORT_WINDOW, "double the window"),
+        ({"noise": 0.06, "seeds": 2}, Verdict.UNTOLD, "more seeds"),
+        ({"at": lambda *_: 17.0, "noise": 0.004, "seed": 2}, Verdict.UNTOLD, "more seeds, and factors above 16"),
+        ({"at": lambda *_: 0.35, "noise": 0.02, "seed": 2}, Verdict.UNTOLD, "more seeds, and factors below 1/4"),
+        ({"diverged": lambda factor: True}, Verdict.UNTOLD, "lower the learning rate"),
+        ({"at": lambda *_: 0.6}, Verdict.OK, "still falls towards factors below 1/4"),
+        ({"lr_factors": (0.5, 1.0)}, Verdict.OK, "at the edge"),
     ],
 )
 def test_the_verdict_says_what_is_wrong_and_what_to_do(
-    options: dict[str, object], verdict: LocalVerdict, advice: str, tmp_path: Path
+    options: dict[str, object], verdict: Verdict, advice: str, tmp_path: Path
 ) -> None:
     options = {"checkpoints": (40_000,), "noise": 0.0008} | options
     write(tmp_path, **options)  # type: ignore[arg-type]
@@ -138,7 +139,7 @@ def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: P
     import tests.analysis.questions.branched_runs as runs
 
     (quiet,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
-    assert quiet.verdict is LocalVerdict.OK
+    assert quiet.verdict is Verdict.OK
     usual, runs_excess = runs.excess, iter(range(10_000))
     try:
         runs.excess = lambda factor, at: usual(factor, at) * (1 + (0.5 * (next(runs_excess) % 7) if factor > 4 else 0))
@@ -146,7 +147,7 @@ def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: P
     finally:
         runs.excess = usual
     (loud,) = only(local(tmp_path / "loud", config=FAST, noise_share=0.0)).curves[0].checkpoints
-    assert loud.verdict is LocalVerdict.NEAR_DIVERGENCE
+    assert loud.verdict is Verdict.NEAR_DIVERGENCE
     assert "factor 8 scatter" in loud.advice
 
 
@@ -173,7 +174,7 @@ def test_a_factor_whose_losses_run_away_on_some_seeds_counts_as_diverged() -> No
 def test_a_factor_that_diverged_below_the_answer_is_told(gone: float, tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(10_000,), diverged=lambda factor: factor == gone)
     (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
-    assert each.verdict is LocalVerdict.NEAR_DIVERGENCE
+    assert each.verdict is Verdict.NEAR_DIVERGENCE
     assert f"factor {number_of(gone)} diverged" in each.advice
 
 
@@ -259,7 +260,7 @@ def test_an_optimizer_whose_branches_all_lost_is_not_compared(tmp_path: Path) ->
           at=lambda name, _: 0.2 if name == "merit" else 4.0)  # fmt: skip
     scope = only(local(tmp_path, config=FAST, noise_share=0.0))
     first, second = scope.curves
-    assert {each.verdict for each in second.checkpoints} == {LocalVerdict.ALL_LOST}
+    assert {each.verdict for each in second.checkpoints} == {Verdict.ALL_LOST}
     assert all(each.critical_batch_size.interval[0] is None for each in second.checkpoints)
     assert (second.average.value, second.exponent.value, scope.pairs) == (None, None, ())
     assert first.average.value == pytest.approx(BASE * 4.1, rel=0.1)
