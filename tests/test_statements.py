@@ -197,10 +197,13 @@ def test_the_headline_is_said_in_the_same_words(page: str) -> None:
     assert B_CRIT.partition(" ")[2] in text
 
 
-def test_every_verdict_has_a_row_in_the_guide() -> None:
-    guide = (ROOT / "docs" / "fits.md").read_text()
-    rows = re.findall(r"^\| ([^|]+) \|", guide.partition("## Verdicts")[2], re.MULTILINE)
-    assert set(rows) - {"verdict", "---"} >= {str(verdict) for verdict in diagnosis.Verdict}
+def test_every_verdict_stands_in_the_guide_of_its_question() -> None:
+    words: set[str] = set()
+    for page, heading in (("fits.md", "## Verdicts"), ("branching.md", "| verdict |")):
+        rows = (ROOT / "docs" / page).read_text().partition(heading)[2]
+        words |= set(re.findall(r"^\| ([^|]+) \|", rows, re.MULTILINE))
+    words |= set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "budget.md").read_text().partition("Not finding a")[2]))
+    assert words >= {str(verdict) for verdict in diagnosis.Verdict}
 
 
 def test_the_glossary_has_every_status_of_a_trial() -> None:
