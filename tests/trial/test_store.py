@@ -115,13 +115,6 @@ def test_it_contains_what_was_saved_whatever_its_status(store: Store) -> None:
     assert not store.contains(dataclasses.replace(CONFIG, seed=1))
 
 
-def test_a_new_result_takes_the_place_of_the_old(store: Store) -> None:
-    store.save(result_of(TrialStatus.FAILED))
-    store.save(result_of())
-    assert_same(store.load(CONFIG.trial_id), result_of())
-    assert hidden(store) == []
-
-
 def test_update_record_keeps_steps_and_timing(store: Store) -> None:
     store.save(result_of())
     pruned = result_of(TrialStatus.PRUNED, steps_to_target=None)

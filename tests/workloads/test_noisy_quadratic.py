@@ -5,8 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
@@ -30,17 +28,6 @@ def build(**options: float) -> NoisyQuadraticWorkload:
 def model_of(workload: NoisyQuadraticWorkload, seed: int) -> QuadraticModel:
     with seeding.seeded(seed, "init"):
         return workload.build_model()
-
-
-@settings(deadline=None)
-@given(sizes=st.lists(st.integers(1, 200), min_size=1, max_size=6))
-def test_data_do_not_depend_on_how_they_are_asked_for(sizes: list[int]) -> None:
-    workload = build(dimension=3)
-    at_once = workload.training_stream(seeding.generator(1, "data")).next(sum(sizes))
-    stream = workload.training_stream(seeding.generator(1, "data"))
-    parts = [stream.next(size) for size in sizes]
-    assert [len(part) for part in parts] == sizes
-    assert torch.equal(torch.cat(parts), at_once)
 
 
 def test_data_have_the_stated_covariance() -> None:

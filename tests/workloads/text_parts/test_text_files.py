@@ -133,14 +133,6 @@ def test_token_files_are_mapped_and_split(tmp_path: Path, name: str, kind: str, 
     assert corpus.data_hash == load_corpus(write_ids(tmp_path / "x.u32", "<u4"), vocab_size=200).data_hash
 
 
-def test_token_files_with_their_own_validation(tmp_path: Path) -> None:
-    training, validation = write_ids(tmp_path / "train.bin", "<u2"), write_ids(tmp_path / "val.bin", "<u2", IDS[:50])
-    corpus = load_corpus(training, validation=validation, dtype="uint16", vocab_size=200)
-    assert np.array_equal(corpus.training, IDS)
-    assert np.array_equal(corpus.validation, IDS[:50])
-    assert isinstance(corpus.validation, np.memmap)
-
-
 def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_so(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
