@@ -21,7 +21,7 @@ from cbs.optimizers.normuon import NorMuon
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
-from tests.references.muon import HyperballTwin, MuonTwin, polar, singular_value_after
+from tests.references.muon import HyperballTwin, MuonTwin, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 
 SHAPES = [(5, 3), (3, 5), (5, 3), (4, 4), (1, 4), (4, 1), (6, 9)]
@@ -113,33 +113,11 @@ def test_spheres_need_a_matrix_that_does_not_start_at_zero(kind: Callable) -> No
         one_step(lambda params: kind(params, 0.1), torch.zeros(4, 6), torch.ones(4, 6))
 
 
-def test_a_step_of_normuon_is_as_long_as_muons() -> None:
-    torch.manual_seed(0)
-    start, gradient = torch.randn(6, 9), torch.randn(6, 9) * torch.logspace(-3, 0, 6)[:, None]
-    steps = [one_step(lambda params, kind=kind: kind(params, 0.1), start, gradient) - start for kind in (Muon, NorMuon)]
-    assert steps[1].norm().item() == pytest.approx(steps[0].norm().item(), rel=1e-5)
-    assert steps[1].norm(dim=1).std() < 1e-5 < steps[0].norm(dim=1).std()
-
-
 def one_step(build: Callable, start: Tensor, gradient: Tensor) -> Tensor:
     weight = nn.Parameter(start.clone())
     weight.grad = gradient
     build([weight]).step()
     return weight.detach()
-
-
-def test_exact_muon_moves_by_the_polar_factor_of_its_momentum() -> None:
-    torch.manual_seed(0)
-    weight = nn.Parameter(torch.zeros(4, 6, dtype=torch.float64))
-    optimizer = Muon([weight], 1.0, orthogonalization="svd", nesterov=False)
-    for _ in range(5):
-        before = weight.detach().clone()
-        weight.grad = torch.randn(4, 6, dtype=torch.float64)
-        optimizer.step()
-        expected = polar(optimizer.state[weight]["momentum_buffer"].numpy())
-        moved = (before - weight.detach()) / (0.2 * 6**0.5)
-        # Two decompositions of a well-conditioned matrix, in float64.
-        np.testing.assert_allclose(moved.numpy(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["mona", "muon", "muonh", "normuon"])

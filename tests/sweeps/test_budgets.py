@@ -19,10 +19,8 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder.manifest import merged_manifest, union
-from sweeps.launching.asked import policy_of
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
 from sweeps.launching.policies.once import Once
@@ -350,11 +348,3 @@ def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
 def test_what_it_does_not_go_with_is_refused(changes, goal, said):
     with pytest.raises(ConfigError, match=said):
         EqualBudgets(goal).check(sweep(**changes), limits=Limits(), source=None)
-
-
-def test_it_is_what_a_precision_or_no_batch_size_asks_for_with_a_budget():
-    assert policy_of(budget=True, finds=True).options == {"finds": True}
-    assert policy_of(0.2, budget=True).options == {"goal": 0.2}
-    assert policy_of(0.2).name == "precision"
-    assert policy_of(budget=True).name == "once"
-    assert POLICIES["equal_budgets"] is EqualBudgets

@@ -174,7 +174,7 @@ def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path, monkeypatch):
         assert f"{steps:.0f}" in text.getvalue()
     assert "left" in text.getvalue()
     assert "trials done" in text.getvalue()
-    assert len(list((tmp_path / "own" / "runs").iterdir())) == len(Store(tmp_path / "own").trial_ids()) == 12
+    assert len(list((tmp_path / "own" / "runs").glob("*/log.jsonl"))) == len(Store(tmp_path / "own").trial_ids()) == 12
 
 
 def test_a_folder_with_another_protocol_is_refused_and_left_alone(reference, tmp_path):

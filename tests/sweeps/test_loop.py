@@ -71,6 +71,8 @@ def test_the_loop_runs_what_the_policy_says_in_its_order_and_returns_its_report(
             Choice(name="precision", options={"finds": True, "more_seeds": False}),
         ),
         ({"finds": True, "budget": True}, Choice(name="equal_budgets", options={"finds": True})),
+        ({"precision": 0.2, "budget": True}, Choice(name="equal_budgets", options={"goal": 0.2})),
+        ({"budget": True}, Choice(name="once")),
         ({"named": "telescope(widths=16..64)"}, Choice(name="telescope", options={"widths": "16..64"})),
         ({"named": "precision(goal=0.2)", "finds": True}, Choice(name="precision", options={"goal": 0.2})),
     ],

@@ -65,6 +65,11 @@ def test_agrees_with_the_slow_twin_where_trials_were_never_run(table: np.ndarray
     assert agrees(table, best_lr(table, ran), ran)
 
 
+def test_parts_of_a_table_without_a_common_seed_are_compared_by_their_means() -> None:
+    steps = np.array([[100.0, NAN], [NAN, 90.0]])
+    assert best_lr(steps, np.isfinite(steps)) == 1
+
+
 @given(
     stack=hnp.arrays(
         np.float64,
