@@ -281,10 +281,14 @@ def neighbours() -> None:
 
 
 def open_streams() -> None:
-    """What was closed when this was started leads nowhere from now on, so that no file is given its number."""
+    """What was closed when this was started leads nowhere from now on, so that no file is given its number; and what
+    Python says of errors has a number of its own."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+    if PROGRAM:  # what Ray's C code writes to 2 is discarded while Ray starts in another thread
+        encoding = sys.stderr.encoding
+        sys.stderr = sys.__stderr__ = open(os.dup(2), "w", buffering=1, encoding=encoding)  # type: ignore[misc] # noqa: SIM115
 
 
 def standing_somewhere() -> None:

@@ -17,14 +17,14 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # Ctrl-C, job scheduler, cl
 NUMBERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 GRACE_SECONDS = 15.0
 """Seconds after an interrupt in which further ones are ignored, because they would cut short what the first one has
-begun."""
+begun; and most seconds for which one is put off."""
 _SOON = 1e-2
 """Seconds until an interrupt that is put off is tried again; a timer of 0 seconds would never fire."""
 
 _LOOK = 1e-3
 """Seconds between two looks at what C code has made of signals."""
 
-_last = -math.inf
+_last, _put_off = -math.inf, math.inf
 _imports_before = 0
 """Imports that were going on when :func:`signals_as_interrupt` began, as in a script that is itself imported."""
 _report: Callable[[Any], Any] = sys.unraisablehook
@@ -33,16 +33,19 @@ _report: Callable[[Any], Any] = sys.unraisablehook
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, as the handler of a signal, unless that was done just now.
 
-    During an import it is put off: libraries that try what they can import would swallow it, or end the process.
+    During an import it is put off for a while: libraries that try what they can import would swallow it, or end the
+    process.
     """
-    global _last
-    if time.monotonic() - _last < GRACE_SECONDS:
+    global _last, _put_off
+    now = time.monotonic()
+    if now - _last < GRACE_SECONDS:
         return
     imports, dropping = _traced(frame)
-    if imports > _imports_before or dropping:
+    _put_off = min(_put_off, now)
+    if dropping or (imports > _imports_before and now - _put_off < GRACE_SECONDS):
         signal.setitimer(signal.ITIMER_REAL, _SOON)
         return
-    _last = time.monotonic()
+    _last, _put_off = now, math.inf
     raise KeyboardInterrupt
 
 

@@ -750,6 +750,23 @@ import cli
     assert (done.returncode, done.stderr) == (130, "cbs: stopped; to run it again: cbs sweep -o 'a b'\n")
 
 
+def test_what_c_says_can_be_discarded_without_what_python_says():
+    """While Ray starts, also where a line that moves on a terminal has taken the place of standard error."""
+    code = """
+import os, sys
+sys.argv = ["cbs"]
+import cli
+cli.open_streams()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+os.write(2, b"of C")
+print("of Python", file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "of Python\n")
+
+
 def test_after_a_signal_the_process_leaves_before_python_takes_itself_apart():
     """Threads that are then still in C code would abort it."""
     code = """

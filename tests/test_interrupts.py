@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cbs import interrupts
 from cbs.interrupts import _core, handlers_kept, signals_as_interrupt, time_limit, uninterrupted
 from sweeps.launching import launch
 from tests.sweeps.alone import swept
@@ -113,6 +114,19 @@ def test_an_interrupt_during_an_import_comes_after_it(tmp_path: Path, monkeypatc
         time.sleep(30.0 * importlib.import_module("module_that_tries").DONE)
     assert sys.modules["module_that_tries"].DONE
     assert time.monotonic() - started < 15.0
+
+
+def test_an_import_that_does_not_end_is_interrupted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(30.0)\n"
+    (tmp_path / "module_that_hangs.py").write_text(hangs)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.1)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt():
+        importlib.import_module("module_that_hangs")
+    assert 0.1 <= time.monotonic() - started < 15.0
 
 
 def test_a_script_that_is_itself_imported_is_interrupted_at_once(

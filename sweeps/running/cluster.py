@@ -285,7 +285,7 @@ def c_without_errors() -> Iterator[None]:
     kept = os.dup(2)
     try:
         with contextlib.ExitStack() as stack:
-            if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+            if sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.fileno() == 2:
                 sys.stderr.flush()
                 ours = stack.enter_context(open(kept, "w", buffering=1, closefd=False, errors=sys.stderr.errors))
                 stack.enter_context(contextlib.redirect_stderr(ours))
