@@ -66,6 +66,13 @@ def test_steps_count_alike_whatever_their_batch_size() -> None:
     assert averages.examples == 1001
 
 
+def test_exponent_two_squares_the_ratio_of_means() -> None:
+    averages = filled(steps(100))
+    plain, squared = averages.estimate(), averages.estimate(exponent=2)
+    assert squared.value == pytest.approx(plain.value**2)
+    assert squared.interval == (pytest.approx(plain.low**2), pytest.approx(plain.high**2))
+
+
 def test_a_mean_that_is_not_positive_is_undefined_but_bounded() -> None:
     rng = np.random.default_rng(0)
     averages = MomentAverages()
