@@ -205,8 +205,8 @@ def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
 def _hyperbola(search: Search, optimizer: str) -> tuple[float, float] | None:
     """Return ``(min_steps, min_examples)``, nonnegative and fitted by least squares of relative errors to the best
     steps so far; ``None`` if fewer than two batch sizes reached the target, or the steps do not fall."""
-    studies = [study for study in search.sweep.studies() if study.optimizer == optimizer]
-    best = {study.batch_size: found[1] for study in studies if (found := search.best(study)) is not None}
+    studies = [study for key, study in search.studies.items() if key.optimizer == optimizer]
+    best = {study.batch_size: study.best[1] for study in studies if study.best is not None}
     if len(best) < 2:
         return None
     sizes, steps = np.array(list(best), dtype=float), np.array(list(best.values()))

@@ -139,7 +139,7 @@ class Progress(Observer):
         named = min(max(9, longest), self._console.width // 3)
         amount = search.objective.column
         columns = {"optimizer": named, "batch": 6, "best LR": 8, amount: 6, "trials": 6, "running": None}
-        curves = dict(zip(search.sweep.studies(), bars(rows_of(search)), strict=True))
+        curves = dict(zip(search.studies, bars(rows_of(search)), strict=True))
         if self._console.width >= WIDE:
             columns |= {"running": 18, HEADING: BAR}
         for name, width in columns.items():
@@ -153,8 +153,7 @@ class Progress(Observer):
             )
         studies, hidden = self._visible(search, -(-longest // named))
         for study in studies:
-            best = search.best(study)
-            done, total = search.counts(study)
+            best, (done, total) = search.studies[study].best, search.studies[study].counts
             table.add_row(
                 search.sweep.axes.labels[study.optimizer],
                 str(study.batch_size),
@@ -175,13 +174,12 @@ class Progress(Observer):
         """Return the studies that fit on the screen at this many lines each, and how many are hidden; studies with
         running trials come first, then unfinished ones."""
         assert self._console is not None
-        studies, room = search.sweep.studies(), max(4, (self._console.height - 6) // lines)
+        studies, room = list(search.studies), max(4, (self._console.height - 6) // lines)
         if len(studies) <= room:
             return studies, 0
         active = {cell.study for cell, _ in search.running.values()}
-        ranked = sorted(
-            studies, key=lambda study: (study not in active, search.counts(study)[0] in (0, search.counts(study)[1]))
-        )
+        counts = {key: study.counts for key, study in search.studies.items()}
+        ranked = sorted(studies, key=lambda key: (key not in active, counts[key][0] in (0, counts[key][1])))
         kept = set(ranked[:room])
         return [study for study in studies if study in kept], len(studies) - room
 

@@ -10,7 +10,6 @@ be foreseen, mainly at the first batch size.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search
-from sweeps.search.study_progress import outcome
+from sweeps.search.study import outcome
 from sweeps.search.trial_table import ALIKE
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
@@ -76,9 +75,9 @@ class _Ends:
         self._noise, self._draw = noise, f"{draw} " if draw else ""
         self._sweep, self._objective = search.sweep, search.objective
         self._known: dict[str, dict[int, tuple[float, float]]] = {text: {} for text in search.sweep.choices}
-        for study in search.sweep.studies():
-            if (best := search.best(study)) is not None:
-                self._known[study.optimizer][study.batch_size] = best
+        for key, study in search.studies.items():
+            if study.best is not None:
+                self._known[key.optimizer][key.batch_size] = study.best
         self._spent = _spent(search)
 
     def __call__(self, config: TrialConfig) -> End:
@@ -130,19 +129,16 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
     """Return the trial that came nearest to the target for every optimizer and batch size at which budgets were spent
     and no trial reached the target. For an optimizer that has reached it elsewhere, this takes at least :data:`IN_VAIN`
     such trials."""
-    studies = search.sweep.studies()
-    hopeful = {study.optimizer for study in studies if search.best(study) is not None}
+    hopeful = {key.optimizer for key, study in search.studies.items() if study.best is not None}
     results: dict[str, dict[int, TrialResult]] = {}
-    for study in studies:
-        cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.axes.seeds_of(study)]
-        ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
-        spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
-        if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
+    for key, study in search.studies.items():
+        spent = [end for end in study.results.values() if end.status is TrialStatus.BUDGET_EXHAUSTED]
+        if study.best is None and len(spent) >= (IN_VAIN if key.optimizer in hopeful else 1):
             # the same choice as in :meth:`sweeps.search.trial_table.TrialTable.leader`
             nearest = min(
                 spent, key=lambda end: (round(outcome(end, search.objective).distance, ALIKE), -end.config.lr)
             )
-            results.setdefault(study.optimizer, {})[study.batch_size] = nearest
+            results.setdefault(key.optimizer, {})[key.batch_size] = nearest
     return results
 
 

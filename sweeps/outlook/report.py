@@ -69,7 +69,7 @@ def dry_run_report(
             label: sorted({c.lr for c in left if Cell.of(c).optimizer == text})
             for text, label in sweep.axes.labels.items()
         },
-        "trials_done": sum(search.counts(study)[0] for study in sweep.studies()),
+        "trials_done": search.all_counts()[0],
         "trials": len(left),
         "first": [why[trial] for trial in first],
         "expected": [row for row in reasons(expected) if row["trial"] not in first and row["status"] is None],
@@ -147,15 +147,14 @@ def reasons(search: Search) -> list[dict[str, Any]]:
     ``status`` is null if the trial has not finished.
     """
     rows = []
-    for study in search.sweep.studies():
-        for (lr, seed), why in search.why(study).items():
-            cell = Cell(study.optimizer, study.batch_size, seed)
-            result = search.results[cell].get(lr)
+    for key, study in search.studies.items():
+        for (lr, seed), why in study.why.items():
+            result = study.results.get((lr, seed))
             rows.append(
                 {
-                    "trial": search.config(cell, lr).trial_id,
-                    "optimizer": study.optimizer,
-                    "batch_size": study.batch_size,
+                    "trial": search.config(Cell(key.optimizer, key.batch_size, seed), lr).trial_id,
+                    "optimizer": key.optimizer,
+                    "batch_size": key.batch_size,
                     "lr": lr,
                     "seed": seed,
                     "why": why,
@@ -186,35 +185,34 @@ def outcome_report(
     searches = [search, *further]
     ends: dict[str, TrialResult] = {}
     for one in searches:
+        ends |= {trial.trial_id: trial for trial in one.trials()}
         for cell in one.cells():
             changed = {result.trial_id: result for result in one.settled(cell)} if one.done else {}
-            ends |= {trial.trial_id: trial for trial in one.results[cell].values()} | changed
+            ends |= changed
     statuses = Counter(str(trial.status) for trial in ends.values())
-    last = {(_judged(one.sweep), study): one for one in searches for study in one.sweep.studies()}
+    last = {(_judged(one.sweep), key): one for one in searches for key in one.studies}
     names, studies = list(search.sweep.choices), []
 
     def place(key: tuple[tuple[int, str], StudyKey]) -> tuple[int, str, int, int]:
         goal, study = key
         return *goal, names.index(study.optimizer), study.batch_size
 
-    for goal, study in sorted(last, key=place):
-        one, target = last[goal, study], goal[1]
-        budget = one.sweep.budget_judged
-        best = one.best(study)
+    for goal, key in sorted(last, key=place):
+        one, target = last[goal, key], goal[1]
+        budget, study = one.sweep.budget_judged, one.studies[key]
+        best, lrs = study.best, [lr for lr, _ in study.results]
         best_amount = one.objective.amount(best[1]) if best else None
-        trials = [(lr, trial) for cell in one.cells() if cell.study == study for lr, trial in one.results[cell].items()]
-        lrs = {lr for lr, _ in trials}
         studies.append(
             {
-                "optimizer": search.sweep.axes.labels[study.optimizer],
-                "batch_size": study.batch_size,
+                "optimizer": search.sweep.axes.labels[key.optimizer],
+                "batch_size": key.batch_size,
                 "best_lr": best[0] if best else None,
                 **({"budget": budget, "value": best_amount} if budget else {"steps_to_target": best_amount}),
                 **({"target": target} if target else {}),
-                "at_grid_edge": best is not None and one.sweep.axes.lr_rule is None and not one.interior(study),
+                "at_grid_edge": best is not None and one.sweep.axes.lr_rule is None and not study.interior,
                 "lowest_lr": min(lrs, default=None),
                 "highest_lr": max(lrs, default=None),
-                "most_examples": max((trial.final_examples for _, trial in trials), default=0),
+                "most_examples": max((trial.final_examples for trial in study.results.values()), default=0),
             }
         )
     rows: dict[str, dict[str, Any]] = {}

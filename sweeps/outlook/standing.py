@@ -60,12 +60,12 @@ def rows_of(search: Search) -> list[dict[str, Any]]:
     budget; ``of`` says which), and the numbers of ``done`` and ``planned`` trials.
     """
     rows = []
-    for study in search.sweep.studies():
-        best, (done, planned) = search.best(study), search.counts(study)
+    for key, study in search.studies.items():
+        best, (done, planned) = study.best, study.counts
         rows.append(
             {
-                "optimizer": search.sweep.axes.labels[study.optimizer],
-                "batch_size": study.batch_size,
+                "optimizer": search.sweep.axes.labels[key.optimizer],
+                "batch_size": key.batch_size,
                 "best_lr": best[0] if best else None,
                 "amount": search.objective.amount(best[1]) if best else None,
                 "of": search.objective.column,

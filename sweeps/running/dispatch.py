@@ -64,7 +64,7 @@ def run_search(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | Non
             return
         except EngineLost as error:
             run = runs.run or run
-            done = sum(len(results) for results in run.search.results.values())
+            done = run.search.all_counts()[0]
             lost, finished = (lost + 1 if done == finished else 1), done
             if not ours or resources.address is not None or lost > MAX_ENGINES:
                 raise Unfinished(f"Ray has died ({error})") from error

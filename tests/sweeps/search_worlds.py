@@ -75,11 +75,11 @@ def found(search: Search, world: World) -> tuple[int, list[float]]:
     """How many studies have an interior optimum, and per study the noiseless ln S at the learning rate that was found
     over that at the best one."""
     inside, true = 0, []
-    for study in search.sweep.studies():
-        best = search.best(study)
+    for study in search.studies:
+        best = search.studies[study].best
         if best is None:
             continue
-        inside += search.interior(study)
+        inside += search.studies[study].interior
         least = world.log_steps(study.batch_size, world.best_lr(study.batch_size))
         true.append(world.log_steps(study.batch_size, best[0]) - least)
     return inside, true

@@ -31,7 +31,6 @@ from sweeps.launching.policies.staged import EachSetting
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.search.study_progress import inner
 from sweeps.spec.cell import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep
@@ -113,7 +112,7 @@ def test_studies_of_earlier_stages_tell_where_later_ones_start() -> None:
     staged = tuple(StagedStudy(StudyKey("adamw", size), stage, (0,)) for size, stage in studies.items())
     grown = sweep(WORLD).replace(batch_sizes=(4, 8, 16, 32, 128), seeds=(0,), staged=staged)
     assert [(study.batch_size, grown.axes.plans[study].stage) for study in grown.studies()] == sorted(studies.items())
-    before = {size: {each.batch_size for each in inner(StudyKey("adamw", size), grown)} for size in studies}
+    before = {study.batch_size: {each.batch_size for each in study.inner} for study in Search(grown).studies.values()}
     assert before == {8: set(), 32: {8}, 16: {8, 32}, 4: {8, 16, 32}, 128: {4, 8, 16, 32}}
 
 

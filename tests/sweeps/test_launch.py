@@ -84,7 +84,7 @@ def test_a_finished_sweep_runs_nothing(reference, tmp_path):
     search = swept(tiny(), folder)
     assert (folder / "sweep.json").read_bytes() == manifest, "it was measured when its trials ran"
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")} == before
-    assert all(search.best(study) for study in search.sweep.studies())
+    assert all(study.best for study in search.studies.values())
 
 
 def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
@@ -98,7 +98,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
     # what was lost is run again where the answer needs it, and the answer is the same
     assert files(folder).items() <= files(reference).items()
     whole = Search(tiny(), Store(reference).results())
-    assert [search.best(study) for study in search.sweep.studies()] == [whole.best(s) for s in whole.sweep.studies()]
+    assert [s.best for s in search.studies.values()] == [s.best for s in whole.studies.values()]
     assert not list(store.trials.glob(".tmp-*"))
 
 
@@ -122,7 +122,7 @@ def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, referenc
     optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
     with without_ray():
         search = swept(tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,)), folder)
-    assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
+    assert {study.optimizer for study in search.studies} == {*names, "adamw(eps=1e-06)"}
     results = list(Store(folder).results())
     assert {result.config.optimizer.name for result in results} == {*names, "adamw", "sgd"}
     assert not [r for r in results if r.status in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)]
@@ -165,7 +165,7 @@ def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path, monkeypatch):
     search = swept(resolve(asked), tmp_path / "own", resources=ONE, progress=Progress(console, 1))
     assert search.done
     for study in asked.studies():
-        lr, steps = search.best(study)
+        lr, steps = search.studies[study].best
         # where 4 (1 - rate)^s passes 0.2; the crossing is interpolated between whole steps
         assert (lr, steps) == (
             0.3,

@@ -11,7 +11,6 @@ from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StagedStudy, StudyKey
-from tests.sweeps import simulation
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 
 
@@ -43,10 +42,10 @@ ONE = {"optimizers": (parse_choice("adamw"),)}
 def test_every_optimum_is_interior_however_far_and_nearly_the_best(distance, slope):
     search = Search(small_sweep(**ONE))
     play(search, law(distance, slope))
-    for study in search.sweep.studies():
-        lr, steps = search.best(study)
-        lrs = search.lrs(study)
-        assert search.interior(study)
+    for study in search.studies:
+        lr, steps = search.studies[study].best
+        lrs = search.studies[study].lrs
+        assert search.studies[study].interior
         # within a factor of 2 on both sides, and what a finer one could gain is below 5 %, on curves this smooth
         assert max(lrs[lrs.index(lr) + 1] / lr, lr / lrs[lrs.index(lr) - 1]) < 2.01
         assert steps < 1.05 * (100 + 3000 / study.batch_size)
@@ -63,9 +62,9 @@ def test_a_cliff_next_to_the_optimum_is_approached_to_the_resolution():
     for resolution in (1.04, 1.2, 2.0):
         search = Search(small_sweep(**ONE, batch_sizes=(16,), lr_resolution=resolution))
         play(search, end)
-        lr, _ = search.best(StudyKey("adamw", 16))
+        lr, _ = search.studies[StudyKey("adamw", 16)].best
         assert 5.9e-3 / resolution / 1.02 < lr <= 5.9e-3
-        lrs = sorted(search.lrs(StudyKey("adamw", 16)))
+        lrs = sorted(search.studies[StudyKey("adamw", 16)].lrs)
         assert min(b / a for a, b in pairwise(lrs)) >= resolution * 0.999
 
 
@@ -118,7 +117,7 @@ def test_a_bracket_that_chance_closed_does_not_hide_a_better_learning_rate():
     """Twice the learning rate takes 2 % more steps at batch size 16, four times it half of them."""
     search = Search(small_sweep(**TWO))
     play(search, valley({0: 278, 1: 285, 2: 150, 3: 200, -1: 400}, {0: 250, 1: 130, 2: 100, 3: 180, -1: 300}))
-    lr, steps = search.best(StudyKey("adamw", 16))
+    lr, steps = search.studies[StudyKey("adamw", 16)].best
     assert 11e-3 < lr < 23e-3
     assert steps == pytest.approx(150)
 
@@ -131,10 +130,10 @@ def test_a_fall_that_no_scaling_allows_asks_for_the_learning_rate_that_the_large
     for order in ("one after the other", "side by side"):
         search = Search(small_sweep(**TWO))
         play(search, valley(small, large), workers=1 if order == "one after the other" else 8)
-        said = [why for why in search.why(StudyKey("adamw", 16)).values() if "looks wrong" in why]
+        said = [why for why in search.studies[StudyKey("adamw", 16)].why.values() if "looks wrong" in why]
         assert len(said) == asked
         if asked:
-            assert search.best(StudyKey("adamw", 16))[1] == pytest.approx(170)
+            assert search.studies[StudyKey("adamw", 16)].best[1] == pytest.approx(170)
             assert "times as many steps as at 32" in said[0]
 
 
@@ -147,8 +146,8 @@ def test_far_optima_cost_few_trials_more():
 def test_the_second_seed_runs_only_where_it_can_matter():
     search = Search(small_sweep(**ONE, seeds=(0, 1, 2)))
     play(search, law(1.0, 0.5, curvature=2.0))
-    for study in search.sweep.studies():
-        assert {lr for lr, seed in search.why(study) if seed != 0} == {search.best(study)[0]}
+    for study in search.studies:
+        assert {lr for lr, seed in search.studies[study].why if seed != 0} == {search.studies[study].best[0]}
 
 
 def test_a_seed_that_contradicts_the_first_moves_the_choice():
@@ -162,8 +161,8 @@ def test_a_seed_that_contradicts_the_first_moves_the_choice():
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(8))))
     play(search, end)
     study = StudyKey("adamw", 16)
-    assert search.best(study)[0] == 4e-3
-    assert {seed for lr, seed in search.why(study) if lr == 4e-3} == set(range(8))
+    assert search.studies[study].best[0] == 4e-3
+    assert {seed for lr, seed in search.studies[study].why if lr == 4e-3} == set(range(8))
 
 
 def test_where_nothing_reaches_the_target_the_search_ends():
@@ -176,8 +175,8 @@ def test_where_nothing_reaches_the_target_the_search_ends():
         search = Search(small_sweep())
         played = play(search, end, most=500)
         assert search.done
-        assert len(played.results) <= 11 * len(search.sweep.studies())
-        assert all(search.best(study) is None and not search.interior(study) for study in search.sweep.studies())
+        assert len(played.results) <= 11 * len(search.studies)
+        assert all(study.best is None and not study.interior for study in search.studies.values())
 
 
 @pytest.mark.parametrize("shift", [0.05, 0.3, 0.55, 0.8])
@@ -193,8 +192,8 @@ def test_the_target_that_a_budget_allows_just_below_a_cliff_alone_is_reached(shi
 
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=(0, 1)))
     play(search, end)
-    assert search.interior(StudyKey("adamw", 16))
-    assert search.best(StudyKey("adamw", 16))[1] < 130
+    assert search.studies[StudyKey("adamw", 16)].interior
+    assert search.studies[StudyKey("adamw", 16)].best[1] < 130
 
 
 def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
@@ -204,7 +203,7 @@ def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
             search.add(ended(config, End(1.0), 1.0).replace(status=status, steps_to_target=None, evaluations=[]))
             count += 1
         assert search.done
-        assert count == 3 * len(search.sweep.studies())
+        assert count == 3 * len(search.studies)
 
 
 def test_every_trial_has_a_reason():
@@ -212,8 +211,8 @@ def test_every_trial_has_a_reason():
     results = run_search(search)
     reasons = {
         (study.optimizer, study.batch_size, lr, seed): why
-        for study in search.sweep.studies()
-        for (lr, seed), why in search.why(study).items()
+        for study in search.studies
+        for (lr, seed), why in search.studies[study].why.items()
     }
     ran = {(str(r.config.optimizer), r.config.batch_size, r.config.lr, r.config.seed) for r in results.values()}
     assert set(reasons) == ran
@@ -228,7 +227,7 @@ def test_trials_of_an_earlier_grid_count_where_they_show_the_best():
     search = Search(small_sweep(**ONE), results)
     more = play(search, law(2.0, 0.0))
     assert not more.results
-    assert all(search.best(study)[0] == 8e-3 for study in search.sweep.studies())
+    assert all(study.best[0] == 8e-3 for study in search.studies.values())
 
 
 def test_a_better_learning_rate_that_is_stored_counts_though_the_search_would_not_have_tried_it():
@@ -242,8 +241,8 @@ def test_a_better_learning_rate_that_is_stored_counts_though_the_search_would_no
     stray = ended(config := sweep.trial_at(Cell("adamw", 16, 0), 0.5), end(config), end(config).steps)
     search = Search(sweep, [stray])
     play(search, end)
-    assert search.best(StudyKey("adamw", 16))[0] == pytest.approx(0.5, rel=0.3)
-    assert search.interior(StudyKey("adamw", 16))
+    assert search.studies[StudyKey("adamw", 16)].best[0] == pytest.approx(0.5, rel=0.3)
+    assert search.studies[StudyKey("adamw", 16)].interior
 
 
 def test_batch_sizes_added_later_start_where_the_others_lead_and_leave_these_alone():
@@ -258,15 +257,10 @@ def test_batch_sizes_added_later_start_where_the_others_lead_and_leave_these_alo
 def test_hundreds_of_seeds_are_planned_without_looking_at_all_of_them_each_time(monkeypatch):
     """Work per finished trial: a search of 300 seeds looks at its trials a few times, not once for each."""
     looks = []
-    real = simulation.Search.table
-    monkeypatch.setattr(
-        "sweeps.search.search.bracket.TrialTable", counting("sweeps.search.bracket", "TrialTable", looks)
-    )
     monkeypatch.setattr("sweeps.search.bracket.TrialTable", counting("sweeps.search.bracket", "TrialTable", looks))
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(300))))
     play(search, law(1.0, 0.0, curvature=2.0))
-    assert real is simulation.Search.table
-    assert 300 + 2 <= search.counts(StudyKey("adamw", 16))[0] <= 310
+    assert 300 + 2 <= search.studies[StudyKey("adamw", 16)].counts[0] <= 310
     assert len(looks) < 30
 
 
@@ -304,8 +298,8 @@ def test_pruning_changes_no_minimum_of_a_grid_and_saves_work():
     pruned_results, full_results = run_search(pruned), run_search(full)
     for cell in pruned.cells():
         assert pruned.best_steps(cell) == full.best_steps(cell)
-    for study in pruned.sweep.studies():
-        assert pruned.best(study) == full.best(study)
+    for study in pruned.studies:
+        assert pruned.studies[study].best == full.studies[study].best
     work = [sum(r.final_step for r in results.values()) for results in (pruned_results, full_results)]
     assert work[0] < work[1]
     assert any(r.status is TrialStatus.PRUNED for r in pruned_results.values())
@@ -326,7 +320,7 @@ def test_every_trial_runs_once_and_no_trial_twice():
         cell = Cell.of(config)
         search.add(simulate(config, search.best_steps(cell), 1.3))
     assert search.done
-    assert len(seen) == len(set(seen)) == sum(search.counts(study)[1] for study in search.sweep.studies())
+    assert len(seen) == len(set(seen)) == search.all_counts()[1]
 
 
 def test_a_trial_that_was_lost_is_started_again():
@@ -343,11 +337,11 @@ def test_seeds_added_later_run_only_what_is_missing():
     more = Search(small_sweep(seeds=(0, 1, 2)), first.values())
     new = run_search(more)
     assert not set(new) & set(first)
-    for study in more.sweep.studies():
-        best = more.best(study)[0]
-        assert (best, 2) in more.why(study)
-        assert {(lr, seed) for lr, seed in more.why(study) if seed == 0} >= {(best, 0)}
-    assert len(new) < 3 * len(more.sweep.studies())
+    for study in more.studies:
+        best = more.studies[study].best[0]
+        assert (best, 2) in more.studies[study].why
+        assert {(lr, seed) for lr, seed in more.studies[study].why if seed == 0} >= {(best, 0)}
+    assert len(new) < 3 * len(more.studies)
 
 
 def test_the_first_trial_is_the_default_at_the_middle_batch_size():
@@ -361,8 +355,10 @@ def test_variants_are_searched_apart_and_nothing_of_one_counts_for_the_other():
     expected = {trial: result for search in alone for trial, result in run_search(search).items()}
     both = Search(small_sweep(optimizers=variants))
     assert outcome(run_search(both)) == outcome(expected)
-    for study in both.sweep.studies():
-        assert both.best(study) == next(search for search in alone if study in search.sweep.studies()).best(study)
+    for study in both.studies:
+        assert (
+            both.studies[study].best == next(search for search in alone if study in search.studies).studies[study].best
+        )
     half = {trial: result for trial, result in expected.items() if result.config.optimizer == variants[0]}
     again = Search(small_sweep(optimizers=variants), half.values())
     assert {config.optimizer.options.get("eps") for config in again.waiting()} == {0.5}
@@ -388,15 +384,15 @@ def test_between_batch_sizes_that_were_searched_one_learning_rate_is_enough():
         search = Search(staged(16, **changes))
         play(search, law(3.0, 0.5))
         study = StudyKey("adamw", 16)
-        assert len(search.lrs(study)) == count
-        assert search.interior(study)
-        assert search.best(study)[1] < 1.03 * (100 + 3000 / 16)
+        assert len(search.studies[study].lrs) == count
+        assert search.studies[study].interior
+        assert search.studies[study].best[1] < 1.03 * (100 + 3000 / 16)
         # it says nothing of its own about the best learning rates of others
-        assert (search._courses[study].optimum is None) == (count == 1)
+        assert (search.studies[study].optimum is None) == (count == 1)
     # far from them it takes more
     far = Search(staged(512))
     play(far, law(3.0, 0.5))
-    assert len(far.lrs(StudyKey("adamw", 512))) > 1
+    assert len(far.studies[StudyKey("adamw", 512)].lrs) > 1
 
 
 def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
@@ -409,5 +405,5 @@ def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
     search = Search(staged(16))
     play(search, odd)
     study = StudyKey("adamw", 16)
-    assert len(search.lrs(study)) > 2
-    assert search.best(study)[1] < 1.1 * (100 + 3000 / 16)
+    assert len(search.studies[study].lrs) > 2
+    assert search.studies[study].best[1] < 1.1 * (100 + 3000 / 16)

@@ -81,11 +81,11 @@ def test_the_table_has_a_line_per_batch_size_with_what_is_known() -> None:
 def test_rows_are_those_of_the_search() -> None:
     search = Search(small_sweep())
     run_search(search)
-    for entry, study in zip(rows_of(search), search.sweep.studies(), strict=True):
-        best = search.best(study)
+    for entry, study in zip(rows_of(search), search.studies, strict=True):
+        best = search.studies[study].best
         assert best is not None
         assert (entry["best_lr"], entry["amount"]) == best
-        assert (entry["done"], entry["planned"]) == search.counts(study)
+        assert (entry["done"], entry["planned"]) == search.studies[study].counts
         assert entry["of"] == "steps"
 
 
@@ -316,7 +316,7 @@ def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
         assert found.trials_left >= found.planned - found.done
         text = "\n".join(found.lines())
         assert f"about {found.trials_left} trials and" in text
-        best = search.best(search.sweep.studies()[1])
+        best = list(search.studies.values())[1].best
         assert best is not None
         assert f" 16 {best[0]:>9.3g} {best[1]:>8.4g} " in text
     assert ledger(store).studies == []

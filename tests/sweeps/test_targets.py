@@ -27,7 +27,7 @@ from sweeps.search.forecast import End, play
 from sweeps.search.limits import Limits
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
 from sweeps.search.search import Search
-from sweeps.search.study_progress import outcome
+from sweeps.search.study import outcome
 from sweeps.spec.overrides import override
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -137,10 +137,10 @@ def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(
     searches.append(searched(first, [*searches[1].trials()]))
     trials = {trial.trial_id: trial for search in searches for trial in search.trials()}
     for search, factor in zip(searches, (1.0, SHIFT, 1.0), strict=True):
-        for study in search.sweep.studies():
+        for study in search.studies:
             config = search.sweep.trial_at(search.cells()[0], 1.0)
             best = factor * true_best_lr(dataclasses.replace(config, batch_size=study.batch_size))
-            assert search.best(study)[0] == pytest.approx(best, rel=0.5)
+            assert search.studies[study].best[0] == pytest.approx(best, rel=0.5)
     lines = outcome_lines(outcome_report(searches[2], tmp_path, searches[1:2]))
     titles = [line for line in lines if "steps  to" in line]
     assert ["validation_loss < 1" in titles[0], "second < 1" in titles[1], len(titles)] == [True, True, 2]

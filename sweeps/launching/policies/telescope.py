@@ -69,7 +69,7 @@ class Telescope(Policy):
                 self._at_width = stages(sweep, self.widths)
         else:
             _, study, telescoping = self._studies[-1]
-            telescoping.add(underway.searches[-1].table(study))
+            telescoping.add(underway.searches[-1].studies[study].table())
         left = [*product(sweep.axes.optimizers, sweep.axes.batch_sizes)][len(self._studies) :]
         while not self._studies or (asked := self._studies[-1][2].next()) is None:
             if not left:
