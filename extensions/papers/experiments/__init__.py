@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cbs.registry import Registry
-from extensions.papers.experiments.base import SCALES, AnswerPath, Expectation, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import SCALES, Expectation, PaperRecipe, RecipeRun
 from extensions.papers.experiments.relations import Beyond, Likely, Monotone, Near, PublishedRelation, Reproduced
 
 PAPERS: Registry[Callable[[str], PaperRecipe]] = Registry(
@@ -18,7 +18,6 @@ PAPERS: Registry[Callable[[str], PaperRecipe]] = Registry(
 __all__ = [
     "PAPERS",
     "SCALES",
-    "AnswerPath",
     "Beyond",
     "Expectation",
     "Likely",

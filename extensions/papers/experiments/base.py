@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
-from cbs.errors import ConfigError
+from analysis.arrays import Quantity
+from cbs.errors import ConfigError, DataError
 from cbs.registry.choices import Choice
 from extensions.papers.experiments.relations import PublishedRelation
 from sweeps.launching.policies import POLICIES
@@ -19,13 +19,7 @@ from sweeps.spec.spec import Sweep
 
 SCALES = ("tiny", "paper")
 
-Step = str | int | Mapping[str, Any]
-"""Step of a path into JSON: a key of an object; an index of a list; or keys with values that select one list entry."""
-
-EACH: Mapping[str, Any] = {}
-"""Step that selects every entry of a list; only for the last list of a path."""
-
-_PLACE = re.compile(r"\{(\w+)\}")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +45,83 @@ class RecipeRun:
     model: Callable[[], nn.Module] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerPath:
-    """Position of a measured number in the JSON of an analysis.
+@dataclass(frozen=True)
+class Question:
+    """A question about the results of a recipe, see :func:`asks`.
 
     Attributes:
-        analysis: name of the analysis.
-        path: path to the number, or to an object with ``value`` and ``interval``. The interval of a number is
-            ``NAME_interval`` beside it, or ``interval`` beside ``value``, ``critical_batch_size``, ``ratio`` or ``lr``.
-        over: number by which it is divided, from independent runs; ``None`` for none.
-        exact: whether the number has no noise, so that its interval is the number itself.
-        ok: paths to verdicts that have to be ``ok``, flags that have to be false, or counts that have to be 0, for the
-            number to be valid.
+        name: one of :data:`extensions.papers.reproducing.asking.QUESTIONS`.
+        runs: names of the runs that it reads, each with a subfolder after a slash if need be; ``"."`` for all of them.
+        options: what else its function takes, by the names of the options of ``cbs``.
+        every_figure: whether all figures are drawn, not only the main ones.
     """
 
-    analysis: str
-    path: tuple[Step, ...]
-    over: AnswerPath | None = None
+    name: str
+    runs: tuple[str, ...]
+    options: Mapping[str, Any]
+    every_figure: bool = False
+
+
+def asks(name: str, *runs: str, every_figure: bool = False, **options: Any) -> Question:
+    """Return a :class:`Question`."""
+    return Question(name, runs, options, every_figure)
+
+
+class NoSuchNumber(DataError):
+    """Raised if an answer lacks a number; the message says which."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number of an answer.
+
+    Attributes:
+        name: what it is called in a message.
+        number: the number, or with its interval; ``None`` if the answer has no value for it.
+        valid_if: verdicts that have to be ``ok``, flags that have to be false and counts that have to be 0, by name.
+    """
+
+    name: str
+    number: Quantity | float | None
+    valid_if: Mapping[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Which number of an answer is compared with the published one.
+
+    Attributes:
+        question: the recipe's name of the question.
+        of: function that takes the answer and returns the number, or several.
+        over: number by which it is divided, from independent runs; ``None`` for none.
+        exact: whether the number has no noise, so that its interval is the number itself.
+    """
+
+    question: str
+    of: Callable[[Any], Measured | Sequence[Measured]]
+    over: Reading | None = None
     exact: bool = False
-    ok: tuple[tuple[Step, ...], ...] = ()
+
+
+def only(entries: Iterable[T], **having: Any) -> T:
+    """Return the only entry of an answer whose attributes have these values.
+
+    Raises:
+        NoSuchNumber: if there is none, or more than one.
+    """
+    fitting = [each for each in entries if all(getattr(each, name) == value for name, value in having.items())]
+    if len(fitting) != 1:
+        wanted = ", ".join(f"{name} {value}" for name, value in having.items())
+        raise NoSuchNumber(f"{len(fitting)} entries have {wanted}")
+    return fitting[0]
+
+
+def nth(entries: Sequence[T], place: int) -> T:
+    """Return an entry of an answer by its place, or raise ``NoSuchNumber``."""
+    try:
+        return entries[place]
+    except IndexError:
+        raise NoSuchNumber(f"there is no entry {place} of {len(entries)}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +133,14 @@ class Expectation:
         published: the published numbers and what they measure.
         source: section, table or figure with these numbers, and whether they were read there or in a summary.
         relation: relation that our numbers have to the published ones if the statement holds.
-        ours: positions of our numbers, in order.
+        ours: our numbers, in order.
     """
 
     claim: str
     published: str
     source: str
     relation: PublishedRelation
-    ours: tuple[AnswerPath, ...]
+    ours: tuple[Reading, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +153,13 @@ class PaperRecipe(StagedPolicy):
         protocol: description of the runs, in a sentence or two.
         deviations: differences from the paper, one sentence each.
         runs: the sweeps, in order.
-        analyses: command lines by name, without a leading ``cbs``; ``{NAME}`` stands for the folder of a run and
-            ``{output}`` for that of the recipe.
+        analyses: the questions by name.
         expectations: statements of the paper.
-        figure: name of the analyses' file, without suffix, with the figure of the paper.
+        figure: name of the answers' file, without suffix, with the figure of the paper.
         minutes: planned duration on two cores; ``None`` if it needs a cluster.
 
     Raises:
-        ConfigError: if two runs have one name, or a start, an analysis or an expectation names one that is missing.
+        ConfigError: if two runs have one name, or a start, a question or an expectation names one that is missing.
     """
 
     title: str
@@ -116,7 +167,7 @@ class PaperRecipe(StagedPolicy):
     protocol: str
     deviations: tuple[str, ...] = ()
     runs: tuple[RecipeRun, ...] = ()
-    analyses: Mapping[str, str] = field(default_factory=dict)
+    analyses: Mapping[str, Question] = field(default_factory=dict)
     expectations: tuple[Expectation, ...] = ()
     figure: str = ""
     minutes: float | None = None
@@ -130,14 +181,16 @@ class PaperRecipe(StagedPolicy):
                 raise ConfigError(
                     f"recipe {self.title!r}: run {run.name} starts from {after!r}, which is not an earlier run"
                 )
-        for line in self.analyses.values():
-            for place in _PLACE.findall(line):
-                if place not in (*names, "output"):
-                    raise ConfigError(f"recipe {self.title!r}: {line!r} names a run {place!r}, which it does not have")
+        for question in self.analyses.values():
+            for run_name in (place.split("/")[0] for place in question.runs):
+                if run_name not in (*names, "."):
+                    raise ConfigError(
+                        f"recipe {self.title!r}: {question.name} names a run {run_name!r}, which it does not have"
+                    )
         for reading in (part for each in self.expectations for part in each.ours):
             for one in (reading, reading.over):
-                if one is not None and one.analysis not in self.analyses:
-                    raise ConfigError(f"recipe {self.title!r} reads from {one.analysis!r}, which is not its analysis")
+                if one is not None and one.question not in self.analyses:
+                    raise ConfigError(f"recipe {self.title!r} reads from {one.question!r}, which is not its question")
 
     def stages(self, sweep: Sweep, folder: Path) -> list[PolicyStage]:
         return [

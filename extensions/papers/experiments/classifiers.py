@@ -7,6 +7,7 @@ from dataclasses import replace
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import (
     AUTO,
     PROBE,
@@ -58,7 +59,7 @@ def mccandlish_images(scale: str) -> PaperRecipe:
         claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
         published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
         relation=Near((1.0,) * len(runs), 0.2),
-        ours=tuple(fitted("exponent", analysis=f"analyze_{run.name}") for run in runs),
+        ours=tuple(fitted("exponent", question=f"analyze_{run.name}") for run in runs),
     )  # fmt: skip
     return PaperRecipe(
         title="image classifiers: noise scale beside critical batch size",
@@ -67,7 +68,7 @@ def mccandlish_images(scale: str) -> PaperRecipe:
         deviations=("glyphs and LeNet in place of four data sets",) if tiny else
         ("targets are ours; residual networks of 32 and 50 layers with group norm for CIFAR-10 and ImageNet",),
         runs=tuple(runs),
-        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}} --figures default" for run in runs},
+        analyses={f"analyze_{run.name}": asks("analyze", run.name, every_figure=True) for run in runs},
         expectations=(*expectations, curve),
         figure="pareto",
         minutes=6.0 if tiny else None,
@@ -80,7 +81,7 @@ def near_ratio(name: str, source: str, value: float, tolerance: float) -> Expect
     return Expectation(
         claim="the noise scale is the critical batch size, up to a small factor" + f" ({name})" * (name in DATA),
         published=f"B_simple over B_crit, averages: {published}", source=source,
-        relation=Near((value,), tolerance), ours=(fitted("simple_noise_scale_ratio", analysis=f"analyze_{name}"),),
+        relation=Near((value,), tolerance), ours=(fitted("noise_scale_ratio", question=f"analyze_{name}"),),
     )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def neural(scale: str) -> PaperRecipe:
             *(["glyphs in place of MNIST"] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("cnn", 10, 1, 28, "none")),),
-        analyses={"compare": "compare {images}"},
+        analyses={"compare": asks("compare", "images")},
         expectations=(
             larger_critical("sgd(momentum=0.9)", "sgd(momentum=0)", "momentum extends perfect scaling", "abstract"),
             larger_critical("adam", "sgd(momentum=0)", "preconditioned methods extend perfect scaling", "abstract"),
@@ -140,7 +141,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
             *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
-        analyses={"budget": "budget {images}"},
+        analyses={"budget": asks("budget", "images")},
         expectations=(
             higher(
                 lower_loss("lamb", "sgd", large, "LAMB holds 76.4 % top-1 at 32K, momentum does not", "from memory")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
 from extensions.papers.experiments.muon import essential_ratio
 from extensions.papers.experiments.parts import experiment
 from sweeps.recipes.essential_telescope import essential_telescope
+
+if TYPE_CHECKING:
+    from analysis.questions.lr.answer import LearningRates
+    from analysis.questions.recommend.plans import Recommendations
 
 PAPER = "Essential AI 2025, arXiv 2505.02222"
 
@@ -25,10 +32,13 @@ def frontier(scale: str) -> PaperRecipe:
     rate, most = (2000, 64) if tiny else (10, 16)
     times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
-    def seconds(count: int, optimizer: str) -> AnswerPath:
-        of = ("recommendations", 0, "optimizers", {"optimizer": optimizer})
-        path = (*of, "plans", {"objective": "time"}, "seconds")
-        return AnswerPath(analysis=f"time_{count}", path=path, ok=((*of, "verdict"),))
+    def seconds(count: int, optimizer: str) -> Reading:
+        def least(found: Recommendations) -> Measured:
+            advice = only(nth(found.recommendations, 0).advice, optimizer=optimizer)
+            plan = advice.plans.get("time")
+            return Measured("seconds", plan and plan.seconds, {f"verdict of {optimizer}": advice.answer.verdict})
+
+        return Reading(question=f"time_{count}", of=least)
 
     return PaperRecipe(
         title="devices against time at one loss: Muon's frontier and AdamW's",
@@ -40,8 +50,8 @@ def frontier(scale: str) -> PaperRecipe:
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"plane": f"compare {{text}} --reference adamw --throughput '{times}'"}
-        | {f"time_{n}": f"recommend {{text}} --devices {n} --throughput '{times}'" for n in devices},
+        analyses={"plane": asks("compare", "text", reference="adamw", throughput=times)}
+        | {f"time_{n}": asks("recommend", "text", devices=n, throughput=times) for n in devices},
         expectations=(
             Expectation(
                 claim="Muon's time to the loss is below AdamW's on every number of devices",
@@ -70,9 +80,12 @@ def telescoping(scale: str) -> PaperRecipe:
                            precision="bfloat16")  # fmt: skip
     run = RecipeRun(name="widths", sweep=sweep, policy=Choice(name="telescope", options={"widths": list(widths)}))
 
-    def best(width: int) -> AnswerPath:
-        of = ("learning_rates", 0, "law", "optima", {"batch_size": sweep.axes.batch_sizes[0]})
-        return AnswerPath(analysis=f"lr_{width}", path=(*of, "lr"), ok=((*of, "at_grid_edge"),))
+    def best(width: int) -> Reading:
+        def measured(found: LearningRates) -> Measured:
+            optimum = only(nth(found.entries, 0).law.optima, batch_size=sweep.axes.batch_sizes[0])
+            return Measured("lr", Quantity(optimum.lr, optimum.interval), {"at_grid_edge": optimum.at_grid_edge})
+
+        return Reading(question=f"lr_{width}", of=measured)
 
     ratio = replace(best(widths[2]), over=best(widths[0]))
     return PaperRecipe(
@@ -92,7 +105,7 @@ def telescoping(scale: str) -> PaperRecipe:
             ),
         ),
         runs=(run,),
-        analyses={f"lr_{width}": f"lr {{widths}}/width-{width}" for width in widths[:3]},
+        analyses={f"lr_{width}": asks("lr", f"widths/width-{width}") for width in widths[:3]},
         expectations=(
             Expectation(
                 claim=f"the best learning rate at width {widths[2]} is that at {widths[0]}, up to half of it",

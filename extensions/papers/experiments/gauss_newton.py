@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import TEXT, experiment, lower_loss
 
 VARIANTS = ("full", "prox_linear", "layerwise")
@@ -69,7 +70,7 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
         runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep.replace(after="trunk")))
         if checkpoint
         else (RecipeRun(name="text", sweep=sweep),),
-        analyses={"budget": "budget {text}"},
+        analyses={"budget": asks("budget", "text")},
         expectations=(
             *(lower_loss(full, other, size, published, source) for other, published in BELOW.items()),
             replace(same, claim=f"full and prox-linear end within .05 at batch size {size}",

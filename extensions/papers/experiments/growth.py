@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Monotone, PaperRecipe
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, PaperRecipe
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import PROBE, classifier, experiment, one_run, schedule_less
 
 SOURCE = "repository kamoke1207/momentum-increasing-batch-size of the same group, ResNet-18 on CIFAR-100 with " \
@@ -40,7 +41,7 @@ def growth(scale: str) -> PaperRecipe:
     shown = {name: f"growth(gamma={gamma:g})" for name, gamma in (("growth", 1.4), ("growth_without_lr", 1.0001))}
 
     def below(name: str, size: int, claim: str, published: str) -> Expectation:
-        reading: AnswerPath = schedule_less(shown[name], first, size)
+        reading = schedule_less(shown[name], first, size)
         return Expectation(claim=claim, published=published, source=SOURCE, relation=Beyond(0.0, above=False),
                            ours=(reading,))  # fmt: skip
 
@@ -51,7 +52,7 @@ def growth(scale: str) -> PaperRecipe:
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
         deviations=(RATES, SMALL if tiny else "ResNet-18 alone, without the wide residual network"),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule judge {images} --target gradient_norm"},
+        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
                   "norm .1 after 2,050,016 examples from batch size 8, doubled, 2,750,000 at 8 throughout"),
@@ -92,7 +93,7 @@ def adaptive(scale: str) -> PaperRecipe:
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule judge {images} --target gradient_norm"},
+        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
         expectations=tuple(
             Expectation(
                 claim=f"it ends at a smaller gradient than batch size {size} throughout",
@@ -133,7 +134,7 @@ def ablation(scale: str) -> PaperRecipe:
             *([SMALL] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": "schedule judge {images} --target gradient_norm"},
+        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
         expectations=(
             Expectation(
                 claim="with doubling batch sizes the gradient ends smaller the nearer gamma is to the root of 2",

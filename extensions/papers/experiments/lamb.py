@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.parts import among_sizes, experiment, lower_loss, one_run, schedule_less, steps_saved
+from extensions.papers.experiments.base import asks
+from extensions.papers.experiments.parts import (
+    among_sizes,
+    excess,
+    experiment,
+    lower_loss,
+    one_run,
+    schedule_less,
+    steps_saved,
+)
 from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -38,8 +47,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
                              lr_rule=PrescribedRate(power=0.5, lrs={32_768: 5e-3}))  # fmt: skip
         sweeps = {"adamw": sweep, "lamb": lamb}
     large = sweep.axes.batch_sizes[-1]
-    excess = among_sizes({"optimizer": "lamb"}, "sizes", {"batch_size": large}, "excess")
-    stops = among_sizes({"optimizer": "adamw"}, "equivalence", "largest_within")
+    stops = among_sizes("adamw", "largest_within", lambda of: of.equivalence.largest_within)
     return PaperRecipe(
         title="LAMB: BERT in equal epochs up to very large batches",
         paper="You et al. 2020, arXiv 1904.00962",
@@ -55,14 +63,14 @@ def lamb_bert(scale: str) -> PaperRecipe:
         ),
         runs=tuple(one_run(name, each, tiny, parameters=335e6, tokens_per_example=166.4)
                    for name, each in sweeps.items()),
-        analyses={"budget": f"budget {' '.join(f'{{{name}}}' for name in sweeps)} --within 0.05"},
+        analyses={"budget": asks("budget", *sweeps, within="0.05")},
         expectations=(
             lower_loss("lamb", "adamw", large, "AdamW's F1 falls beyond 16K and it diverges at 32K; LAMB's is 91.475",
                        "from memory of table 1"),
             Expectation(
                 claim=f"LAMB at batch size {large} ends within .05 of its best batch size",
                 published="F1 91.752 at 512, 91.475 at 32768", source="from memory of table 1",
-                relation=Near((0.0,), 0.05), ours=(excess,),
+                relation=Near((0.0,), 0.05), ours=(excess("lamb", large),),
             ),
             Expectation(
                 claim=f"AdamW stops scaling below batch size {large}: its largest within .05 of its best",
@@ -119,7 +127,7 @@ def lamb_bert_mixed(scale: str) -> PaperRecipe:
             else "batch size 65,536 throughout is not in the paper",
         ),
         runs=(one_run("bert", sweep, tiny, parameters=335e6, tokens_per_example=166.4),),
-        analyses={"losses": "schedule judge {bert}"},
+        analyses={"losses": asks("schedule judge", "bert")},
         expectations=(
             Expectation(
                 claim=f"the mixed batch ends within .05 of batch size {small} throughout",

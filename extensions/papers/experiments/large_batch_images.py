@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.classifiers import higher, images
-from extensions.papers.experiments.parts import among_sizes, classifier, experiment, lower_loss, one_run
+from extensions.papers.experiments.parts import classifier, excess, experiment, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16, "metric": "accuracy"})
@@ -24,7 +25,6 @@ def lars(scale: str) -> PaperRecipe:
         sweep = experiment(workload, ("lars", "sgd"), (256, 8_192, 16_384, 32_768), budgets=(115_300_000,),
                            schedule=schedule)  # fmt: skip
     large = sweep.axes.batch_sizes[-1]
-    excess = among_sizes({"optimizer": "lars"}, "sizes", {"batch_size": large}, "excess")
     return PaperRecipe(
         title="LARS: large batches without loss of accuracy",
         paper="You et al. 2017, arXiv 1708.03888",
@@ -34,12 +34,12 @@ def lars(scale: str) -> PaperRecipe:
             "glyphs and LeNet in place of ImageNet" if tiny else "ResNet-50 alone, without the AlexNet of the paper",
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
-        analyses={"budget": "budget {images}"},
+        analyses={"budget": asks("budget", "images")},
         expectations=(
             Expectation(
                 claim=f"LARS at batch size {large} ends within .02 of the accuracy of its best batch size",
                 published="AlexNet to 8K and ResNet-50 to 32K without loss of accuracy", source="abstract, from memory",
-                relation=Near((0.0,), 0.02), ours=(excess,),
+                relation=Near((0.0,), 0.02), ours=(excess("lars", large),),
             ),
             higher(lower_loss("lars", "sgd", large, "momentum loses accuracy at 8K and beyond", "from memory")),
         ),
@@ -79,10 +79,10 @@ def lamb_small(scale: str) -> PaperRecipe:
             else "a residual network of 8 layers in place of DavidNet; batch sizes are ours",
         ),
         runs=tuple(runs),
-        analyses={f"budget_{run.name}": f"budget {{{run.name}}}" for run in runs},
+        analyses={f"budget_{run.name}": asks("budget", run.name) for run in runs},
         expectations=tuple(
             higher(lower_loss("lamb", worse, run.sweep.axes.batch_sizes[-1], f"{run.name}: LAMB ahead of {worse}",
-                              "tables of the appendix, from memory", analysis=f"budget_{run.name}"))
+                              "tables of the appendix, from memory", question=f"budget_{run.name}"))
             for run, worse in wanted
         ),
         figure="budget_losses",

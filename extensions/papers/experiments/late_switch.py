@@ -12,6 +12,7 @@ from extensions.papers.experiments import (
     PublishedRelation,
     RecipeRun,
 )
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import C4, TEXT, experiment, schedule_less
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
@@ -44,7 +45,7 @@ def late_switch(scale: str) -> PaperRecipe:
         "the examples, compared with both constant batch sizes",
         deviations=(("bytes of a small text",) if tiny else ("a dense model of 770M in place of the 1.1B mixture",)),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule judge {text}"},
+        analyses={"losses": asks("schedule judge", "text")},
         expectations=(
             against_large("a switch at 75 % ends below the large batch size throughout", "75 % beats the constant 2560",
                           (2,), Beyond(0.0, above=False)),

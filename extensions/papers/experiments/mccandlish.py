@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import (
-    PAPERS,
-    AnswerPath,
-    Beyond,
-    Expectation,
-    Monotone,
-    Near,
-    PaperRecipe,
-    RecipeRun,
-)
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, classifier, experiment, fitted, one_run
+
+if TYPE_CHECKING:
+    from extensions.schedules.judge.answer import Schedules
+    from extensions.theory.temperature import Temperature
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -42,10 +38,14 @@ def temperature(scale: str) -> PaperRecipe:
                        prune_factor=None, probe=probe)  # fmt: skip
 
     def power(of: str, value: float, claim: str) -> Expectation:
+        def measured(found: Temperature) -> Measured:
+            law = nth(found.laws, 0)
+            return Measured(of, getattr(law, of), {"unsettled": law.unsettled})
+
         return Expectation(
             claim=claim, published="LR/B lowered 16-fold raises B_simple about 16-fold; B at a fixed LR/B leaves it",
             source=f"appendix C, {SOURCE}", relation=Near((value,), 0.2),
-            ours=(AnswerPath(analysis="temperature", path=("laws", 0, of), ok=(("laws", 0, "unsettled"),)),),
+            ours=(Reading(question="temperature", of=measured),),
         )  # fmt: skip
 
     return PaperRecipe(
@@ -55,7 +55,7 @@ def temperature(scale: str) -> PaperRecipe:
         "noise scale of the second half of every run",
         deviations=tuple(deviations),
         runs=(one_run("grid", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
-        analyses={"temperature": "theory temperature {grid}"},
+        analyses={"temperature": asks("theory temperature", "grid")},
         expectations=(
             power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
             power("batch_size", 1.0, "at a fixed learning rate B_simple goes as B"),
@@ -80,13 +80,6 @@ def language_model(scale: str) -> PaperRecipe:
         workload, sizes = Choice(name="lstm", options=options), tuple(2**k for k in range(5, 16, 2))
         limits = {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7), "probe": AUTO}
     sweep = experiment(workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), **limits)
-    flags = " ".join(f"--target {value:g}" for value in targets)
-
-    def at(target: float) -> dict[str, Any]:
-        goal = {"metric": "validation_loss", "value": target, "direction": "below"}
-        return {"optimizer": "adamw", "target": goal}
-
-    hardest = at(targets[-1])
     return PaperRecipe(
         title="language model: noise scale beside critical batch size, along the loss",
         paper=PAPER,
@@ -100,26 +93,26 @@ def language_model(scale: str) -> PaperRecipe:
         if tiny
         else ("two layers of width 1024; those of the paper have 1024 and 512",),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"analyze": f"analyze {{text}} {flags} --figures default"},
+        analyses={"analyze": asks("analyze", "text", targets=targets, every_figure=True)},
         expectations=(
             Expectation(
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
                 published="(S/S_min - 1)(E/E_min - 1) = 1", source=f"equation 2.11, {SOURCE}",
                 relation=Near((1.0,), 0.15),
-                ours=(fitted("exponent", **hardest),),
+                ours=(fitted("exponent", optimizer="adamw", target=targets[-1]),),
             ),
             Expectation(
                 claim="the critical batch size rises as the loss falls",
                 published="Billion Word: 700 tokens at the start, 100,000 on average", source=f"table 1, {SOURCE}",
                 relation=Monotone(),
-                ours=tuple(fitted("critical_batch_size", **at(t)) for t in targets),
+                ours=tuple(fitted("critical", optimizer="adamw", target=t) for t in targets),
             ),
             Expectation(
                 claim="the noise scale is the critical batch size, up to a small factor",
                 published="Billion Word: B_simple 150,000, B_crit 100,000 tokens: 1.5",
                 source=f"table 1, {SOURCE}; a factor of 3 either way is taken for small",
                 relation=Near((5 / 3,), 4 / 3),
-                ours=(fitted("simple_noise_scale_ratio", **hardest),),
+                ours=(fitted("noise_scale_ratio", optimizer="adamw", target=targets[-1]),),
             ),
         ),
         figure="pareto",
@@ -142,7 +135,11 @@ def adaptive(scale: str) -> PaperRecipe:
         sweep = experiment(workload, ("sgd",), tuple(2**k for k in range(4, 14)), target=0.4, max_steps=20_000,
                            max_examples=5_000_000, expected=(1_000.0, 5e5), **about)  # fmt: skip
     first = sweep.axes.batch_sizes[0]
-    gamma = AnswerPath(analysis="judge", path=("schedules", {"batch_size": first}, "gamma"))
+
+    def gamma(found: Schedules) -> Measured:
+        gain = only(found.entries, batch_size=first).comparison
+        return Measured("gamma", gain and gain.gamma)
+
     return PaperRecipe(
         title="adaptive batch size: what following the noise scale buys",
         paper=PAPER,
@@ -150,12 +147,13 @@ def adaptive(scale: str) -> PaperRecipe:
         "target; gamma is 1 on the Pareto front of constant batch sizes and below 1 for a run that beats them all",
         deviations=("B_simple is the lower end of its interval", *(["bytes of a small text"] if tiny else [])),
         runs=(one_run("runs", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
-        analyses={"judge": "schedule judge {runs}"},
+        analyses={"judge": asks("schedule judge", "runs")},
         expectations=(
             Expectation(
                 claim="following the noise scale gains little: gamma is near .96",
                 published="gamma = 24/25 for SVHN, where B_crit grows as the root of the steps",
-                source=f"appendix D, {SOURCE}", relation=Near((0.96,), 0.25), ours=(gamma,),
+                source=f"appendix D, {SOURCE}", relation=Near((0.96,), 0.25),
+                ours=(Reading(question="judge", of=gamma),),
             ),
         ),
         figure="schedule_front",
@@ -193,14 +191,14 @@ def autoencoders(scale: str) -> PaperRecipe:
             *(["patches of a photo in place of SVHN"] if tiny else []),
         ),
         runs=tuple(runs),
-        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs}
-        | {"both": "analyze {output} --figures default"},
+        analyses={f"analyze_{run.name}": asks("analyze", run.name) for run in runs}
+        | {"both": asks("analyze", ".", every_figure=True)},
         expectations=tuple(
             Expectation(
                 claim=f"B_simple of the {name} is smaller than its critical batch size",
                 published=f"SVHN {name}: B_simple {simple}, B_crit {critical}: {simple / critical:g}",
                 source="table 1, averages of a run, read in summaries", relation=Beyond(1.0, above=False),
-                ours=(fitted("simple_noise_scale_ratio", analysis=f"analyze_{name}"),),
+                ours=(fitted("noise_scale_ratio", question=f"analyze_{name}"),),
             )
             for name, (simple, critical) in PUBLISHED.items()
         ),

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
 from extensions.papers.experiments.parts import COSINE, OPENWEBTEXT, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
+
+if TYPE_CHECKING:
+    from analysis.estimate.findings import Analysis
+    from analysis.estimate.result import Answer
+    from analysis.questions.budget.answer import Budgets
 
 PAPER = "MERIT, ICML 2025, arXiv 2508.20577"
 SOURCE = "table of validation losses, read in a summary"
@@ -60,7 +67,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
     orders = [("merit", "lamb"), ("merit", "adamw"), ("lamb", "adamw")]
     expectations = [
         lower_loss(better, worse, size, f"AdamW / LAMB / MERIT at GPT-2 {losses}", SOURCE,
-                   analysis=f"budget_{places[-1]}")
+                   question=f"budget_{places[-1]}")
         for better, worse in orders
     ]  # fmt: skip
     if not tiny:
@@ -82,17 +89,20 @@ def merit_gpt2(scale: str) -> PaperRecipe:
             else "20 tokens for each parameter, as the paper gives no number; no GPT-2 medium on 48 billion tokens",
         ),
         runs=tuple(runs),
-        analyses={f"budget_{name}": f"budget {{{name}}}" for name in places},
+        analyses={f"budget_{name}": asks("budget", name) for name in places},
         expectations=tuple(expectations),
         figure="budget_losses",
         minutes=4.0 if tiny else None,
     )
 
 
-def final_loss(name: str, optimizer: str) -> AnswerPath:
-    """Return the position of an optimizer's final loss at the only batch size of a run."""
-    path = ("budgets", 0, "optimizers", {"optimizer": optimizer}, "sizes", 0, "metric")
-    return AnswerPath(analysis=f"budget_{name}", path=path)
+def final_loss(name: str, optimizer: str) -> Reading:
+    """Return an optimizer's final loss at the only batch size of a run."""
+
+    def measured(found: Budgets) -> Measured:
+        return Measured("metric", nth(only(nth(found.budgets, 0).optimizers, optimizer=optimizer).sizes, 0).metric)
+
+    return Reading(question=f"budget_{name}", of=measured)
 
 
 @PAPERS.register("merit-ablation")
@@ -108,7 +118,7 @@ def merit_ablation(scale: str) -> PaperRecipe:
         protocol="as merit-gpt2, GPT-2 small alone, at its one batch size",
         deviations=(UNPUBLISHED, *([TINY] if tiny else [])),
         runs=(run,),
-        analyses={"budget": "budget {small}"},
+        analyses={"budget": asks("budget", "small")},
         expectations=tuple(
             lower_loss(
                 "merit", other, size, f"3.280 against {loss} (GPT-2 small, B 1024)", "ablations, read in summaries"
@@ -150,9 +160,9 @@ def merit_llama(scale: str) -> PaperRecipe:
         protocol="as merit-gpt2, Llama models on C4",
         deviations=(UNPUBLISHED, *(["30 thousand parameters on the source of Python's library"] if tiny else [])),
         runs=tuple(runs),
-        analyses={f"budget_{run.name}": f"budget {{{run.name}}}" for run in runs},
+        analyses={f"budget_{run.name}": asks("budget", run.name) for run in runs},
         expectations=tuple(
-            lower_loss("merit", worse, size, losses, SOURCE, analysis=f"budget_{name}") for name, size, worse in orders
+            lower_loss("merit", worse, size, losses, SOURCE, question=f"budget_{name}") for name, size, worse in orders
         ),
         figure="budget_losses",
         minutes=5.0 if tiny else None,
@@ -187,18 +197,27 @@ def _run(optimizer: str, size: int, budget: int, tiny: bool) -> RecipeRun:
     return one_run(optimizer, sweep, tiny, parameters=125e6)
 
 
+def largest_logit(answer: Answer, batch_size: int, layer: int) -> Quantity | None:
+    """Return the largest attention logit of a layer at a batch size; ``None`` if it was not recorded."""
+    from analysis.estimate.along_training import peaks
+
+    curves = answer.attention_logits.get(batch_size)
+    rows = [] if curves is None else peaks(curves, answer.confidence)
+    return next((Quantity(row["peak"], tuple(row["peak_interval"])) for row in rows if row["layer"] == layer), None)
+
+
 @PAPERS.register("merit-logits")
 def merit_logits(scale: str) -> PaperRecipe:
     """Compare AdamW, LAMB and MERIT by the largest attention logit of two layers, and by the top eigenvalue and the
     trace of the Hessian."""
     tiny = scale == "tiny"
     size, budget, target = (256, 16_000, 3.2) if tiny else (1024, 2_441_406, 3.8)
-    places = " ".join(f"{{{name}}}" for name in RATES)
 
-    def ratio(layer: int) -> AnswerPath:
-        path = ("fits", 0, "max_attention_logits", {"batch_size": size, "layer": layer}, "peak")
-        one, other = (AnswerPath(analysis=f"logits_{name}", path=path) for name in ("merit", "adamw"))
-        return replace(one, over=other)
+    def ratio(layer: int) -> Reading:
+        def peak(found: Analysis) -> Measured:
+            return Measured("peak", largest_logit(nth(found.answers, 0), size, layer))
+
+        return Reading(question="logits_merit", of=peak, over=Reading(question="logits_adamw", of=peak))
 
     return PaperRecipe(
         title="MERIT: smaller attention logits and flatter minima than AdamW's",
@@ -222,9 +241,9 @@ def merit_logits(scale: str) -> PaperRecipe:
             ),
         ),
         runs=tuple(_run(name, size, budget, tiny) for name in RATES),
-        analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g} --figures default" for name in RATES}
-        | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE}
-        | {"losses": f"budget {places}"},  # last, as its tables, one with all curvatures, overwrite others
+        analyses={f"logits_{name}": asks("analyze", name, targets=(target,), every_figure=True) for name in RATES}
+        | {metric: asks("budget", *RATES, metric=metric) for metric in CURVATURE}
+        | {"losses": asks("budget", *RATES)},  # last, as its tables, one with all curvatures, overwrite others
         expectations=(
             *(
                 Expectation(
@@ -237,7 +256,7 @@ def merit_logits(scale: str) -> PaperRecipe:
             *(
                 replace(
                     lower_loss("merit", "adamw", size, f"{metric}: {merit:g} against {adamw:g} (GPT-2 small)",
-                               "table of the Hessian, read in a summary", analysis=metric),
+                               "table of the Hessian, read in a summary", question=metric),
                     claim=f"{words} is smaller where MERIT ends than where AdamW does",
                 )
                 for metric, (words, adamw, merit) in CURVATURE.items()

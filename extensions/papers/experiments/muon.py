@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from extensions.papers.experiments import (
-    PAPERS,
-    AnswerPath,
-    Beyond,
-    Expectation,
-    Likely,
-    Monotone,
-    PaperRecipe,
-    RecipeRun,
-)
-from extensions.papers.experiments.base import EACH
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Monotone, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
 
+if TYPE_CHECKING:
+    from analysis.questions.compare.answer import Comparisons
+    from analysis.questions.compare.ratios import TokenRatio
+
 MOMENTA = (0.8, 0.95, 0.99)
+
+
+def _over_muon(found: Comparisons) -> TokenRatio:
+    return only(nth(found.comparisons, 0).token_ratios, optimizer="muon")
 
 
 @PAPERS.register("essential-ratio")
@@ -35,7 +36,15 @@ def essential_ratio(scale: str) -> PaperRecipe:
             tuple(2**k for k in range(4, 12)), target=3.25, max_steps=20_000, max_examples=3_000_000,
             expected=(3_000.0, 1e6), precision="bfloat16",
         )  # fmt: skip
-    ratio = ("comparisons", 0, "token_ratios", {"optimizer": "muon"})
+
+    def ratios(found: Comparisons) -> list[Measured]:
+        return [Measured("token_ratio", each) for each in _over_muon(found).at]
+
+    def rises(found: Comparisons) -> Measured:
+        ratio = _over_muon(found)
+        return Measured("probability_not_decreasing", ratio.probability_not_decreasing,
+                        {"verdict of muon": ratio.verdict})  # fmt: skip
+
     return PaperRecipe(
         title="Muon: how many tokens AdamW needs over it, against the batch size",
         paper="Essential AI 2025, arXiv 2505.02222",
@@ -45,20 +54,19 @@ def essential_ratio(scale: str) -> PaperRecipe:
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"compare": "compare {text} --reference adamw", "analyze": "analyze {text}"},
+        analyses={"compare": asks("compare", "text", reference="adamw"), "analyze": asks("analyze", "text")},
         expectations=(
             Expectation(
                 claim="AdamW needs more tokens than Muon at every batch size",
                 published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens",
                 source="equation 2 and figures, read in the text",
                 relation=Beyond(1.0),
-                ours=(AnswerPath(analysis="compare", path=(*ratio, "token_ratio", EACH, "value")),),
+                ours=(Reading(question="compare", of=ratios),),
             ),
             Expectation(
                 claim="the ratio does not decrease with the batch size",
                 published="R_L(B) does not decrease", source="read in the text", relation=Likely(0.9),
-                ours=(AnswerPath(analysis="compare", path=(*ratio, "probability_not_decreasing"),
-                                 ok=((*ratio, "verdict"),)),),
+                ours=(Reading(question="compare", of=rises),),
             ),
             larger_critical("muon", "adamw", "Muon keeps its data efficiency at larger batches", "abstract"),
         ),
@@ -101,14 +109,14 @@ def muon_cbs(scale: str) -> PaperRecipe:
             ),
         ),
         runs=(run,),
-        analyses={"analyze": "analyze {runs}", "compare": "compare {runs} --reference adamw"},
+        analyses={"analyze": asks("analyze", "runs"), "compare": asks("compare", "runs", reference="adamw")},
         expectations=(
             Expectation(
                 claim="the larger the momentum of Muon, the smaller its critical batch size",
                 published="b_crit over the noise: 1.96, .368, .058 at momentum .8, .95, .99 (Nesterov)",
                 source="lower bound of Cesista and Wen, which generalises the paper's",
                 relation=Monotone(rising=False),
-                ours=tuple(fitted("critical_batch_size", optimizer=f"muon(momentum={value})") for value in MOMENTA),
+                ours=tuple(fitted("critical", optimizer=f"muon(momentum={value})") for value in MOMENTA),
             ),
             larger_critical("muon(momentum=0.95)", "adamw", "Muon's is the larger one", "abstract and figures"),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import C4, TEXT, experiment, schedule_less
 
 SOURCE = "table of validation losses of the 160M model, ten seeds; LaTeX source"
@@ -41,7 +42,7 @@ def neg(scale: str) -> PaperRecipe:
             *(["bytes of a small text"] if tiny else ["one seed; Llama of 134M parameters"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule judge {text}"},
+        analyses={"losses": asks("schedule judge", "text")},
         expectations=(
             below("dual_norm", first, "3.6817 from 64 against 4.1390 at 64"),
             below("dual_norm", 4 * first, "3.6817 from 64 against 3.9357 at 256"),

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.base import EACH
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
+from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.parts import fits
+
+if TYPE_CHECKING:
+    from extensions.theory.quadratic import QuadraticAnswer
 
 PUBLISHED = {
     ("sgd", 0.0): (1507367, 25880, 8117, 7309),
@@ -23,31 +30,34 @@ SOURCE = "the authors' notebook nqm.ipynb, its recurrences and grids evaluated o
 @PAPERS.register("nqm")
 def nqm(scale: str) -> PaperRecipe:
     """Compute the table of steps exactly, and test the paper's three statements with finely tuned learning rates."""
-    sizes = "--batch-sizes 4,256,4096,65536"
-    table = {f"steps_{o}_{p:g}": f"theory quadratic --as-published --optim {o} --power {p:g} {sizes}"
+    sizes, tuned = (4, 256, 4096, 65536), (4, 64, 1024, 16384, 65536)
+    table = {f"steps_{o}_{p:g}": asks("theory quadratic", as_published=True, optim=(o,), power=p, batch_sizes=sizes)
              for o, p in PUBLISHED}  # fmt: skip
+
+    def steps_of(found: QuadraticAnswer) -> list[Measured]:
+        return [Measured("steps", row.steps) for row in found.rows]
+
     exact = tuple(
         Expectation(
             claim=f"steps to 0.01, {optimizer} with preconditioner h^-{power:g}, B = 4, 256, 4096, 65536",
             published=", ".join(f"{last + 1}" for last in steps),
             source=SOURCE,
             relation=Near(tuple(last + 1.0 for last in steps), 0.0),
-            ours=(AnswerPath(analysis=f"steps_{optimizer}_{power:g}", path=("rows", EACH, "steps"), exact=True),),
+            ours=(Reading(question=f"steps_{optimizer}_{power:g}", of=steps_of, exact=True),),
         )
         for (optimizer, power), steps in PUBLISHED.items()
     )
 
-    def critical(name: str) -> AnswerPath:
-        analysis = "preconditioned" if "p =" in name else "curves"
-        path = ("fit", "fits", {"optimizer": name}, "critical_batch_size")
-        return AnswerPath(analysis=analysis, path=path, exact=True)
+    def critical(name: str) -> Reading:
+        def measured(found: QuadraticAnswer) -> list[Measured]:
+            return [Measured("critical", fit.critical) for fit in fits(found.fit, name)]
+
+        return Reading(question="preconditioned" if "p =" in name else "curves", of=measured, exact=True)
 
     def over_sgd(claim: str, name: str, above: bool) -> Expectation:
-        reading = critical(name)
-        ratio = AnswerPath(analysis=reading.analysis, path=reading.path, exact=True, over=critical("sgd"))
         return Expectation(
             claim=claim, published="curves", source="arXiv 1907.04164, section 3, read in a summary",
-            relation=Beyond(1.0, above), ours=(ratio,),
+            relation=Beyond(1.0, above), ours=(replace(critical(name), over=critical("sgd")),),
         )  # fmt: skip
 
     return PaperRecipe(
@@ -58,8 +68,8 @@ def nqm(scale: str) -> PaperRecipe:
         deviations=("steps are those that reach the target, one more than the notebook returns",),
         analyses=table
         | {
-            "curves": "theory quadratic --batch-sizes 4,64,1024,16384,65536 --figure {output}/steps.png",
-            "preconditioned": "theory quadratic --optim sgd --power 0.5 --batch-sizes 4,64,1024,16384,65536",
+            "curves": asks("theory quadratic", batch_sizes=tuned, figure="steps.png"),
+            "preconditioned": asks("theory quadratic", optim=("sgd",), power=0.5, batch_sizes=tuned),
         },
         expectations=(
             *exact,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Monotone, PaperRecipe, RecipeRun
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, nth
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
+
+if TYPE_CHECKING:
+    from analysis.questions.local.answer import LocalBatchSizes
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
 FIRST = 168 / 608
@@ -41,7 +45,7 @@ def warmup_olmo(scale: str) -> PaperRecipe:
             "the shares of the examples are the published ones, not those of a critical batch size measured on the way",
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule judge {text}"},
+        analyses={"losses": asks("schedule judge", "text")},
         expectations=(
             Expectation(
                 claim=f"the warmup ends no higher than batch size {sizes[0]} throughout: less than .02 above",
@@ -77,9 +81,15 @@ def branch_olmo(scale: str) -> PaperRecipe:
                            lrs=(4e-4 * 2**0.5,), seeds=(0, 1), probe=AUTO, precision="bfloat16")  # fmt: skip
         about |= {"factors": "1/4,1/2,1,2,3,4,5,6,7,8", "window": "491520"}
 
-    def along(name: str) -> tuple[AnswerPath, ...]:
-        of = [("scopes", 0, "curves", 0, "checkpoints", place) for place in range(len(places))]
-        return tuple(AnswerPath(analysis="local", path=(*path, name), ok=((*path, "verdict"),)) for path in of)
+    def along(name: str) -> tuple[Reading, ...]:
+        def at(place: int) -> Reading:
+            def measured(found: LocalBatchSizes) -> Measured:
+                checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, place)
+                return Measured(name, getattr(checkpoint, name), {"verdict": checkpoint.verdict})
+
+            return Reading(question="local", of=measured)
+
+        return tuple(map(at, range(len(places))))
 
     return PaperRecipe(
         title="the local critical batch size along a run, by branches",
@@ -92,7 +102,7 @@ def branch_olmo(scale: str) -> PaperRecipe:
             "bytes of a small text" if tiny else "a GPT of 1B parameters in place of OLMo-1B; two seeds",
         ),
         runs=(RecipeRun(name="text", sweep=sweep, policy=Choice(name="branch", options=about)),),
-        analyses={"local": "local {text}"},
+        analyses={"local": asks("local", "text")},
         expectations=(
             Expectation(
                 claim="the local critical batch size rises along the run",

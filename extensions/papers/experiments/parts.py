@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from extensions.papers.experiments.base import EACH, AnswerPath, Expectation, RecipeRun, Step
+from extensions.papers.experiments.base import Expectation, Measured, NoSuchNumber, Reading, RecipeRun, nth, only
 from extensions.papers.experiments.relations import Beyond, Likely, Near
 from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
+
+if TYPE_CHECKING:  # recipes are listed without an import of pandas
+    from analysis.arrays import Quantity
+    from analysis.estimate.findings import Analysis
+    from analysis.estimate.result import Answer
+    from analysis.questions.budget.answer import Budgets, OptimizerAtBudget
+    from analysis.questions.compare.answer import Comparisons
+    from extensions.schedules.losses import LossDifference, ScheduleLosses
 
 COSINE = ScheduleRule(name="cosine")
 
@@ -61,65 +69,111 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
-def among_sizes(optimizer: Step, *path: Step, budget: int = -1) -> AnswerPath:
-    """Return the position of a number in the analysis ``budget`` (``cbs budget``) that compares the batch sizes of an
-    optimizer. It counts only if no best learning rate lies at the edge of the grid, as such a batch size, which is not
-    compared, may be the best."""
-    of: tuple[Step, ...] = ("budgets", budget, "optimizers", optimizer)
-    return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
+def among_sizes(
+    optimizer: str, name: str, number: Callable[[OptimizerAtBudget], Quantity], *, budget: int = -1
+) -> Reading:
+    """Return a number of the answer ``budget`` (``cbs budget``) that compares the batch sizes of an optimizer. It
+    counts only if no best learning rate lies at the edge of the grid, as such a batch size, which is not compared, may
+    be the best."""
+
+    def measured(budgets: Budgets) -> Measured:
+        of = only(nth(budgets.budgets, budget).optimizers, optimizer=optimizer)
+        return Measured(name, number(of), {f"at_grid_edge of {optimizer}": any(size.at_grid_edge for size in of.sizes)})
+
+    return Reading(question="budget", of=measured)
 
 
-def fitted(name: str, *, analysis: str = "analyze", **fit: Any) -> AnswerPath:
-    """Return the position of a number of a curve in ``cbs analyze``. It counts only if the verdict is ``ok``, as its
-    interval does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
-    return AnswerPath(analysis=analysis, path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
+def excess(optimizer: str, batch_size: int) -> Reading:
+    """Return how much worse an optimizer ends at a batch size than at its best one."""
+    return among_sizes(optimizer, "excess", lambda of: only(of.sizes, batch_size=batch_size).excess)
+
+
+def fitted(
+    name: str, *, question: str = "analyze", optimizer: str | None = None, target: float | None = None
+) -> Reading:
+    """Return an attribute of every curve of ``cbs analyze``, or of that of an optimizer and target. It counts only if
+    the verdict is ``ok``, as its interval does not allow for a learning rate at the edge of the grid, or for points
+    that are off the curve."""
+
+    def measured(analysis: Analysis) -> list[Measured]:
+        verdict = "verdict" if optimizer is None else f"verdict of {optimizer}"
+        return [Measured(name, getattr(fit, name), {verdict: fit.verdict}) for fit in fits(analysis, optimizer, target)]
+
+    return Reading(question=question, of=measured)
+
+
+def fits(analysis: Analysis, optimizer: str | None, target: float | None = None) -> list[Answer]:
+    """Return all answers of an analysis, or the one of an optimizer and target."""
+    fitting = [
+        fit
+        for fit in analysis.answers
+        if optimizer in (None, fit.group.optimizer) and target in (None, fit.target.value)
+    ]
+    if not fitting or (len(fitting) > 1 and optimizer is not None):
+        raise NoSuchNumber(f"{len(fitting)} entries have optimizer {optimizer}, target {target}")
+    return fitting
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
-    """Return the statement that the critical batch size of one optimizer exceeds that of another, from the analysis
+    """Return the statement that the critical batch size of one optimizer exceeds that of another, from the answer
     ``compare`` (``cbs compare``)."""
-    pair: dict[str, Any] = {"larger": larger, "smaller": smaller}
-    of: tuple[Step, ...] = ("comparisons", 0, "critical_batch_sizes", pair)
+
+    def measured(comparisons: Comparisons) -> Measured:
+        pair = only(nth(comparisons.comparisons, 0).critical_batch_sizes, larger=larger, smaller=smaller)
+        return Measured("probability", pair.probability, {f"verdict of {larger}, {smaller}": pair.verdict})
+
     return Expectation(
         claim=f"the critical batch size of {larger} is larger than that of {smaller}",
         published=published,
         source=source,
         relation=Likely(),
-        ours=(AnswerPath(analysis="compare", path=(*of, "probability"), ok=((*of, "verdict"),)),),
+        ours=(Reading(question="compare", of=measured),),
     )
 
 
 def lower_loss(
-    better: str, worse: str, batch_size: int, published: str, source: str, *, analysis: str = "budget"
+    better: str, worse: str, batch_size: int, published: str, source: str, *, question: str = "budget"
 ) -> Expectation:
     """Return the statement that one optimizer ends at a lower loss than another at a batch size, from ``cbs budget``,
     whose pairs are in alphabetical order."""
     first, other = sorted((better, worse))
-    pair: dict[str, Any] = {"optimizer": first, "other": other}
-    path = ("budgets", -1, "pairs", pair, "at", {"batch_size": batch_size})
+
+    def measured(budgets: Budgets) -> Measured:
+        pair = only(nth(budgets.budgets, -1).pairs, optimizer=first, other=other)
+        return Measured("difference", only(pair.at, batch_size=batch_size))
+
     return Expectation(
         claim=f"{better} ends below {worse} at batch size {batch_size}",
         published=published,
         source=source,
         relation=Beyond(0.0, above=better == other),
-        ours=(AnswerPath(analysis=analysis, path=path),),
+        ours=(Reading(question=question, of=measured),),
     )
 
 
-def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> AnswerPath:
-    """Return the position of a schedule's final loss minus that of a constant batch size, or of another field of their
-    comparison, in the analysis ``losses`` (``cbs schedule judge``)."""
-    entry: dict[str, Any] = {"schedule": schedule, "batch_size": batch_size}
-    path: tuple[Step, ...] = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
-    return AnswerPath(analysis="losses", path=path, exact=bool(field))
+def compared(losses: ScheduleLosses, schedule: str, batch_size: int, against: int) -> LossDifference:
+    """Return the comparison of a schedule with a constant batch size in the answer ``losses`` (``cbs schedule
+    judge``)."""
+    return only(only(losses.entries, schedule=schedule, batch_size=batch_size).against, batch_size=against)
+
+
+def schedule_less(schedule: str, batch_size: int, against: int) -> Reading:
+    """Return a schedule's final loss minus that of a constant batch size."""
+    return Reading(
+        question="losses", of=lambda losses: Measured("difference", compared(losses, schedule, batch_size, against))
+    )
 
 
 def steps_saved(schedule: str, batch_size: int, against: int, share: float, published: str, source: str) -> Expectation:
     """Return the statement that a schedule saves a fraction of the steps of a constant batch size."""
+
+    def measured(losses: ScheduleLosses) -> Measured:
+        return Measured("steps_saved", compared(losses, schedule, batch_size, against).steps_saved)
+
     return Expectation(
         claim=f"{schedule} from batch size {batch_size} saves steps against the constant {against}",
         published=published,
         source=source,
         relation=Near((share,), 0.02),
-        ours=(schedule_less(schedule, batch_size, against, "steps_saved"),),
+        ours=(Reading(question="losses", of=measured, exact=True),),
     )

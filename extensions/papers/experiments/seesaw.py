@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import C4, TEXT, experiment, schedule_less, steps_saved
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -36,7 +37,7 @@ def seesaw(scale: str) -> PaperRecipe:
             else ("GPT-2 small in place of the 150M model of the paper",)
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"losses": "schedule judge {text}"},
+        analyses={"losses": asks("schedule judge", "text")},
         expectations=(
             Expectation(
                 claim=f"from batch size {below}, below the critical one, the final loss is the same",

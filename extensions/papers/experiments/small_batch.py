@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.merit import gpt2
 from extensions.papers.experiments.parts import TEXT, among_sizes, experiment, lower_loss, one_run
 
@@ -27,7 +28,7 @@ def small_batch(scale: str) -> PaperRecipe:
         "at equal examples, learning rate searched at every batch size",
         deviations=("the half-life is not the paper's", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
         runs=(one_run("text", sweep, tiny, parameters=125e6),),
-        analyses={"budget": "budget {text}"},
+        analyses={"budget": asks("budget", "text")},
         expectations=(
             lower_loss(optimizers[1], optimizers[0], 1, "a fixed beta2 fails at small batches, a half-life does not",
                        "abstract, read in a summary"),
@@ -52,7 +53,7 @@ def power_lines(scale: str) -> PaperRecipe:
             Choice(name="text", options=options), ("adamw",), tuple(2**k for k in range(4, 12)),
             budgets=(540_000, 2_160_000, 8_640_000), precision="bfloat16",
         )  # fmt: skip
-    best = tuple(among_sizes(0, "equivalence", "best", budget=place) for place in range(3))
+    best = tuple(among_sizes("adamw", "best", lambda of: of.equivalence.best, budget=place) for place in range(3))
     return PaperRecipe(
         title="power lines: the best batch size grows with the data",
         paper="Bergsma et al. 2025, 'Power Lines'",
@@ -60,7 +61,7 @@ def power_lines(scale: str) -> PaperRecipe:
         "loss at three budgets a factor of four apart",
         deviations=("weight decay is not searched", *(["bytes of a small text, no muP"] if tiny else [])),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"budget": "budget {text} --at " + ("2000,8000,32000" if tiny else "540000,2160000,8640000")},
+        analyses={"budget": asks("budget", "text", at=sweep.budgets)},
         expectations=(
             Expectation(
                 claim="the best batch size grows with the data", published="B_opt goes as D to about .4",

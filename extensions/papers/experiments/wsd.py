@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, AnswerPath, Expectation, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.parts import C4, TEXT, experiment
+from extensions.papers.experiments import PAPERS, Expectation, Monotone, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.parts import C4, TEXT, experiment, fits
+
+if TYPE_CHECKING:
+    from analysis.estimate.findings import Analysis
 
 RATE = {"tiny": 0.004, "paper": 1e-3}
 """Learning rate, the same at every batch size; not from the paper."""
@@ -26,13 +30,12 @@ def wsd(scale: str) -> PaperRecipe:
         sweep = experiment(Choice(name="text", options=options), ("adamw",), tuple(2**k for k in range(5, 13)),
                            target=targets[-1], lrs=(RATE[scale],), max_steps=20_000, max_examples=20_000_000,
                            prune_factor=None, expected=(5_000.0, 3e6), precision="bfloat16")  # fmt: skip
-    flags = " ".join(f"--target {value:g}" for value in targets)
 
-    def least_data(target: float) -> AnswerPath:
-        goal = {"metric": "validation_loss", "value": target, "direction": "below"}
-        fit: dict[str, Any] = {"optimizer": "adamw", "target": goal}
-        path = ("fits", fit, "definitions", {"definition": "token_optimal"}, "critical_batch_size")
-        return AnswerPath(analysis="fixed", path=path)
+    def least_data(target: float) -> Reading:
+        def measured(found: Analysis) -> list[Measured]:
+            return [Measured("token_optimal", fit.definitions["token_optimal"]) for fit in fits(found, "adamw", target)]
+
+        return Reading(question="fixed", of=measured)
 
     return PaperRecipe(
         title="one learning rate: the batch size of least data grows as the loss falls",
@@ -45,7 +48,7 @@ def wsd(scale: str) -> PaperRecipe:
             *(["bytes of a small text"] if tiny else ["GPT-2 small"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"fixed": f"analyze {{text}} {flags} --figures default"},
+        analyses={"fixed": asks("analyze", "text", targets=targets, every_figure=True)},
         expectations=(
             Expectation(
                 claim="the batch size of least data rises as the loss falls",

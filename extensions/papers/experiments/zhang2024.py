@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Step
+from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks, only
 from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
+
+if TYPE_CHECKING:
+    from analysis.questions.scale.answer import Scaling
+    from analysis.questions.scale.fits import ScalingLaw
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
@@ -30,9 +35,20 @@ def at(width: int, layers: int, target: float) -> Sweep:
     )  # fmt: skip
 
 
-def exponent(analysis: str, *law: Step) -> AnswerPath:
-    """Return the position of a law's exponent in ``cbs scale``; it counts only if none of its points is doubted."""
-    return AnswerPath(analysis=analysis, path=(*law, "exponent"), ok=((*law, "doubted"),))
+def exponent(law: ScalingLaw) -> Measured:
+    """Return the exponent of a law; it counts only if none of its points is doubted."""
+    number = None if law.fit is None else Quantity(law.fit.exponent, law.fit.exponent_interval)
+    return Measured("exponent", number, {f"doubted of {law.axis}": law.doubted})
+
+
+def against_data(found: Scaling) -> Measured:
+    """Return the exponent of the amount of data."""
+    return exponent(only(found.laws, axis="data"))
+
+
+def against_width(found: Scaling) -> Measured:
+    """Return the exponent of the width at equal loss."""
+    return exponent(only(found.comparisons, axis="width", kind="pooled"))
 
 
 @PAPERS.register("cbs-scaling")
@@ -51,29 +67,30 @@ def cbs_scaling(scale: str) -> PaperRecipe:
     else:
         runs = [RecipeRun(name=name, sweep=at(width, layers, target), parameters=parameters, without_embeddings=True)
                 for name, (width, layers, parameters, target) in MODELS.items()]  # fmt: skip
-    places = " ".join(f"{{{run.name}}}" for run in runs)
+    names = [run.name for run in runs]
     reference = 4 if tiny else 256
     definition = f"overhead(overhead=0.2, reference_batch={reference}, hyperbola=true)"  # as in the paper's notebook
-    flags = f"--definition '{definition}'" + "".join(f" --target {t:g}" for t in (TARGETS if tiny else ()))
-    lines = {"data": f"scale {places} --against data --data-at-batch {reference} {flags}"}
+    about: dict[str, Any] = {"definition": definition} | ({"targets": TARGETS} if tiny else {})
+    questions = {"data": asks("scale", *names, against=("data",), data_at_batch=reference, **about)}
     expectations = [
         Expectation(
             claim="the critical batch size (20 % overhead) goes as the amount of data to the power .47",
             published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
             source="fit of the paper's notebook, computed again",
             relation=Near((0.47,), 0.15),
-            ours=(exponent("data", "laws", {"axis": "data"}),),
+            ours=(Reading(question="data", of=against_data),),
         )
     ]
     if tiny:
-        lines = {"size": f"scale {places} --vary width {flags}", **lines}  # same files: the last one's stay
+        # first, as both write the same files: those of the last one stay
+        questions = {"size": asks("scale", *names, vary=("width",), **about), **questions}
         expectations.append(
             Expectation(
                 claim="at equal loss the size of the model hardly matters: power of the width",
                 published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
                 source="read in a summary; N goes as the square of the width",
                 relation=Near((0.0,), 0.2),
-                ours=(exponent("size", "comparisons", {"axis": "width", "kind": "pooled"}),),
+                ours=(Reading(question="size", of=against_width),),
             )
         )
     return PaperRecipe(
@@ -87,7 +104,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
             else ("one beta2 and one half-life of the average; the paper tunes both by batch size",)
         ),
         runs=tuple(runs),
-        analyses=lines,
+        analyses=questions,
         expectations=tuple(expectations),
         figure="scaling-data",
         minutes=9.0 if tiny else None,
@@ -127,7 +144,7 @@ def ablation(scale: str) -> PaperRecipe:
     betas = experiment(Choice(name="text", options={} if tiny else shapes["wide"]), BETAS, (first,), budgets=(budget,),
                        **kept)  # fmt: skip
     runs.append(RecipeRun(name="betas", sweep=betas))
-    deep = fitted("critical_batch_size", analysis="analyze_deep")
+    deep = fitted("critical", question="analyze_deep")
     return PaperRecipe(
         title="the critical batch size: width against depth, and the second moment",
         paper=PAPER,
@@ -139,14 +156,14 @@ def ablation(scale: str) -> PaperRecipe:
             *(["bytes of a small text; four times the parameters of 30 thousand"] if tiny else []),
         ),
         runs=tuple(runs),
-        analyses={f"analyze_{name}": f"analyze {{{name}}}" for name in shapes} | {"budget": "budget {betas}"},
+        analyses={f"analyze_{name}": asks("analyze", name) for name in shapes} | {"budget": asks("budget", "betas")},
         expectations=(
             Expectation(
                 claim="deeper or wider, the critical batch size is the same: ratio of the two",
                 published="151M to 604M by width or by depth: curves overlap",
                 source=SOURCE,
                 relation=Near((1.0,), 0.35),
-                ours=(replace(deep, over=fitted("critical_batch_size", analysis="analyze_wide")),),
+                ours=(replace(deep, over=fitted("critical", question="analyze_wide")),),
             ),
             lower_loss(BETAS[1], BETAS[0], first, "larger beta2 helps long runs at small batch sizes", SOURCE),
         ),

@@ -1,161 +1,165 @@
-"""Run a command of ``cbs`` in this process, and read numbers with their intervals from the JSON that it prints."""
+"""The questions that recipes ask: each a function of results that returns a frozen answer, and what a reading takes
+out of it."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import pkgutil
+import dataclasses
+import importlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import typer
+from analysis.arrays import Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from extensions.papers.experiments.base import NoSuchNumber, Question, Reading
 
-from analysis.config import INTERVALS
-from analysis.quantities import Quantity
-from cbs.errors import ConfigError, DataError
-from cbs.registry.commands import command_modules, intervals_first, typed
-from cbs.registry.extensions import load
-from extensions.papers.experiments.base import AnswerPath, Step
+FLAGS = {"targets": "target"}
+"""Options whose flag has another name."""
 
-
-def ask(line: str) -> dict[str, Any]:
-    """Return the JSON that ``cbs LINE --json`` prints; the command also writes its files.
-
-    Raises:
-        ConfigError: if there is no such command, or one of its options is refused.
-        CbsError: any error of the command.
-    """
-    everywhere, words = intervals_first(shlex.split(line))
-    command = _command(words)
-    given = dict(zip(everywhere[::2], everywhere[1::2], strict=True))
-    kinds = {"--confidence": float, "--resamples": int}
-    before = INTERVALS.set({name.removeprefix("--"): kinds[name](value) for name, value in given.items()})
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(command)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            typer.main.get_command(app)([*words, "--json"], standalone_mode=False)
-    except typer.BadParameter.__mro__[1] as error:  # type: ignore[misc]
-        raise ConfigError(f"cbs {line}: {error.format_message()}") from None  # type: ignore[attr-defined]
-    finally:
-        INTERVALS.reset(before)
-    content: dict[str, Any] = json.loads(printed.getvalue())
-    return content
+REPEATED = ("target", "against", "vary", "optim")
+"""Flags that are given once for every value; other lists are one text with commas."""
 
 
-def _command(words: list[str]) -> Any:
-    """Return the function of the command, and remove its name from ``words``."""
-    homes = [load(home) for home in command_modules().get(words[0], [])] if words else []
-    if len(homes) == 1 and not hasattr(homes[0], "__path__"):
-        del words[:1]
-        return homes[0].command
-    for home in homes:
-        for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
-            if typed(module.name) in words[1:2]:
-                del words[:2]
-                return load(f"{home.__name__}.{module.name}").command
-    raise ConfigError(f"no command '{' '.join(['cbs', *words[:2]])}'")
+def _compare(folder: Path, *, config: AnalysisConfig, throughput: str | None = None, **options: Any) -> Any:
+    from analysis.options import times_of
+    from analysis.questions.compare.answer import compare
+
+    return compare(folder, config, throughput=times_of(throughput), **options)
 
 
-_VALUES = ("value", "critical_batch_size", "ratio", "lr")
-"""Keys whose interval is the key ``interval`` of the same object; beside other keys it belongs to another number."""
+def _judge(folder: Path, *, config: AnalysisConfig, target: str | None = None) -> Any:
+    from extensions.schedules.judge import judge
+
+    return judge(folder, config, metric=target)
 
 
-class NoSuchNumber(DataError):
-    """Raised if the JSON of an analysis lacks a number; the message says which."""
+def _quadratic(
+    *, config: AnalysisConfig, optim: Sequence[str] = ("sgd", "momentum", "ema"), power: float = 0.0,
+    batch_sizes: Sequence[int], as_published: bool = False, figure: str = "",
+) -> Any:  # fmt: skip
+    from extensions.theory.noisy_quadratic import NoisyQuadratic
+    from extensions.theory.quadratic import as_notebook, quadratic
+
+    asked: dict[str, Any] = {"optimizers": optim, "batch_sizes": batch_sizes, "powers": (power,)}
+    if as_published:
+        return as_notebook(**asked)
+    return quadratic(**asked, model=NoisyQuadratic.power_law(10_000, power=1.0, noise=1.0).grouped(), config=config)
 
 
-def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
-    """Return the numbers at a path, whatever the verdicts about them: one, or one per entry of a list on the path.
+def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput: str) -> Any:
+    from analysis.options import times_of
+    from analysis.questions.recommend.answer import recommend
+    from analysis.questions.recommend.plans import Wish
+
+    return recommend(folder, times_of(throughput), Wish(devices=devices), config)
+
+
+def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: Any) -> Any:
+    from analysis.options import config_of
+    from analysis.questions.scale.answer import scale
+
+    chosen = config_of([definition])
+    config = dataclasses.replace(config, definition=chosen.definition, options=chosen.options)
+    return scale(folders, config, **options)
+
+
+QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
+    "analyze": ("analysis.questions.analyze.answer:analyze", "analysis"),
+    "budget": ("analysis.questions.budget.answer:budget", "analysis/budget"),
+    "compare": (_compare, "analysis/compare"),
+    "local": ("analysis.questions.local.answer:local", "analysis/local"),
+    "lr": ("analysis.questions.lr.answer:learning_rates", "analysis/lr"),
+    "recommend": (_recommend, "analysis/recommend"),
+    "scale": (_scale, "analysis/scaling"),
+    "schedule judge": (_judge, "analysis/schedules"),
+    "theory quadratic": (_quadratic, ""),
+    "theory temperature": ("extensions.theory.temperature:temperature", "analysis/temperature"),
+}
+"""Every question by the words after ``cbs``: its function, or the module and name of one that takes folders and options
+as they are; and the folder in that of the first run where its answer is written, none where it reads no run."""
+
+
+def answer(
+    question: Question, output: Path, *, config: AnalysisConfig = DEFAULT, draw: bool = True
+) -> tuple[Any, tuple[Path, ...]]:
+    """Return the answer to a question, and the files to which it was written, see :func:`analysis.present.write`.
 
     Args:
-        contents: JSON of the analyses by name.
-        reading: analysis and path of the number.
+        question: the question.
+        output: folder of the recipe.
+        config: confidence and number of draws.
+        draw: whether figures are drawn.
 
     Raises:
-        NoSuchNumber: if the analysis does not have it.
+        CbsError: any error of the question, or if the files cannot be written.
     """
-    content = contents[reading.analysis]
-    *rest, last = reading.path
-    found = [_quantity(holder, last, reading) for holder in _at(content, tuple(rest))]
-    if reading.over is None:
-        return found
-    below = read(contents, reading.over)
-    if len(below) not in (1, len(found)):
-        raise NoSuchNumber(f"{len(found)} numbers over {len(below)}")
-    return [each.over(other) for each, other in zip(found, below * (len(found) // len(below)), strict=True)]
+    from analysis import present
+    from analysis.present.figures import save_figure
+
+    function, place = QUESTIONS[question.name]
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+    folders = [output / run for run in question.runs]
+    found = function(*folders, config=config, **question.options)
+    if not place:
+        figure = question.options.get("figure")
+        return found, tuple(save_figure(found.fit, output / figure)) if figure and draw else ()
+    drawn = "default" if draw else None
+    return found, present.write(found, folders[0] / place, figures=drawn, every=question.every_figure)
 
 
-def doubts(contents: Mapping[str, Any], reading: AnswerPath) -> list[str]:
-    """Return what speaks against a number and its divisor: verdicts that are not ``ok``, and flags that are set.
-
-    Raises:
-        NoSuchNumber: if the analysis does not have one of them.
-    """
-    found = [
-        f"{reading.analysis}: {in_short(path)} is {verdict!r}"
-        for path in reading.ok
-        for verdict in _at(contents[reading.analysis], path)
-        if verdict not in ("ok", False)
-    ]
-    return found + (doubts(contents, reading.over) if reading.over else [])
-
-
-def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:
-    (value,) = _at(holder, (last,), within=reading.path)
-    beside: Sequence[Any] = (None, None)
-    if isinstance(value, Mapping):
-        beside = value.get("interval") or beside
-        value = value.get("value")
-    elif isinstance(holder, Mapping):
-        own = holder.get("interval") if last in _VALUES else None
-        beside = holder.get(f"{last}_interval") or own or beside
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NoSuchNumber(f"{reading.analysis}: {in_short(reading.path)} is {value!r}, not a number")
-    if reading.exact:
-        beside = (value, value)
-    return Quantity(float(value), (beside[0], beside[1]))
-
-
-def _at(content: Any, path: Sequence[Step], within: Sequence[Step] = ()) -> list[Any]:
-    """Return all values at a path; ``within`` is the whole path to name in an error."""
-    here = [content]
-    for step in path:
-        here = [each for part in here for each in _steps(part, step, within or path)]
-    return here
-
-
-def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
-    key = isinstance(step, str) and isinstance(part, Mapping) and step in part
-    if key or (isinstance(step, int) and isinstance(part, Sequence) and -len(part) <= step < len(part)):
-        yield part[step]  # type: ignore[index]
-    elif isinstance(step, Mapping) and isinstance(part, Sequence) and not isinstance(part, str):
-        fitting = [entry for entry in part if all(entry.get(key) == value for key, value in step.items())]
-        if not fitting or (step and len(fitting) > 1):
-            raise NoSuchNumber(f"{len(fitting)} entries fit {in_words((step,))} of {in_words(path)}")
-        yield from fitting
-    else:
-        raise NoSuchNumber(f"there is no {in_words(path)}")
-
-
-def in_short(path: Sequence[Step]) -> str:
-    """Return the last key of a path and the names of the entries on it, as ``verdict of merit``."""
-    *_, last = (step for step in path if isinstance(step, str))
-    names = [value for step in path if isinstance(step, Mapping) for value in step.values() if isinstance(value, str)]
-    return last + (f" of {', '.join(names)}" if names else "")
-
-
-def in_words(path: Sequence[Step]) -> str:
-    """Return a path as text, as ``fits[optimizer=merit].critical_batch_size``."""
-    text = ""
-    for step in path:
-        if isinstance(step, str):
-            text += f".{step}"
-        elif isinstance(step, int):
-            text += f"[{step}]"
+def command_line(question: Question, output: Path) -> str:
+    """Return the command line that answers a question likewise."""
+    words = [*question.name.split(), *(str(output / run) for run in question.runs)]
+    for name, value in question.options.items():
+        texts = [f"{each:g}" if isinstance(each, float) else str(each) for each in _listed(value)]
+        name = FLAGS.get(name, name)
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif name in REPEATED:
+            words += [word for text in texts for word in (flag, text)]
         else:
-            text += f"[{', '.join(f'{key}={value}' for key, value in step.items()) or '*'}]"
-    return text.removeprefix(".")
+            words += [flag, str(output / value) if name == "figure" else ",".join(texts)]
+    return shlex.join([*words, *(["--figures", "default"] if question.every_figure else [])])
+
+
+def read(answers: Mapping[str, Any], reading: Reading) -> tuple[list[Quantity], list[str]]:
+    """Return the numbers of a reading, one or several, none if one has no value, and what speaks against them and
+    their divisor: what is missing, verdicts that are not ``ok``, and flags that are set.
+
+    Args:
+        answers: answers to the questions of the recipe by name.
+        reading: which number.
+
+    Raises:
+        NoSuchNumber: if an answer has no such entry.
+    """
+    measured = _listed(reading.of(answers[reading.question]))
+    why = [
+        f"{name} is {value if isinstance(value, int) else repr(str(value))}"
+        for each in measured
+        for name, value in each.valid_if.items()
+        if value not in ("ok", False)
+    ]
+    numbers = [each.number if isinstance(each.number, Quantity) else Quantity(each.number) for each in measured]
+    lacking = [each.name for each, number in zip(measured, numbers, strict=True) if number.value is None]
+    why = [f"{reading.question}: {text}" for text in (*why, *(f"{name} has no value" for name in lacking))]
+    found = [] if lacking else [_exact(number) if reading.exact else number for number in numbers]
+    if reading.over is None:
+        return found, why
+    below, why_below = read(answers, reading.over)
+    if found and below and len(below) not in (1, len(found)):
+        raise NoSuchNumber(f"{len(found)} numbers over {len(below)}")
+    pairs = zip(found, below * (len(found) // len(below)), strict=True) if found and below else ()
+    return [each.over(other) for each, other in pairs], why + why_below
+
+
+def _exact(number: Quantity) -> Quantity:
+    return Quantity(number.value, (number.value, number.value))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]

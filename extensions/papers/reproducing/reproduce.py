@@ -19,7 +19,8 @@ from cbs.files import atomic_file
 from cbs.trial.store import Store
 from cbs.trial.trial_files import read_timing
 from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
-from extensions.papers.reproducing.asking import NoSuchNumber, ask, doubts, read
+from extensions.papers.experiments.base import NoSuchNumber
+from extensions.papers.reproducing.asking import answer, command_line, read
 from sweeps.launching.loop import PlannedSweep, carry_out
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources
@@ -167,25 +168,26 @@ def reproduce(
         plan = PlannedSweep(recipe.runs[0].sweep, output, None)
         report = carry_out(plan, recipe, resources=resources, limits=limits, progress=progress, note=note)
         complete = not report.content["failures"]["trials"]
-    contents: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     failures: dict[str, str] = {}
+    files: dict[Path, None] = {}
     began = time.process_time()
-    for analysis, line in command_lines(recipe, output).items():
-        note(f"cbs {line}")
+    for name_of, question in recipe.analyses.items():
+        note(f"cbs {command_line(question, output)}")
         try:
-            contents[analysis] = ask(line)
+            answers[name_of], written = answer(question, output)
+            files |= dict.fromkeys(written)
         except CbsError as error:
-            failures[analysis] = str(error)
+            failures[name_of] = str(error)
     analysed = time.process_time() - began
     trained = sum(read_timing(each).get("processor_seconds", 0.0) for each in output.glob("**/trials/*/timing.json"))
-    files = dict.fromkeys(file for content in contents.values() for file in content.get("files", ()))
     scaled = [] if scale == SCALES[0] else ["--scale", scale]
     command = shlex.join(["cbs", "reproduce", name, *scaled, *(f"--set={each}" for each in settings)])
     outcome = Reproduction(
         name=name,
         scale=scale,
         recipe=recipe,
-        judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
+        judged=tuple(judge(each, answers, failures) for each in recipe.expectations),
         figures=tuple(os.path.relpath(file, output) for file in files if is_figure(file, recipe.figure)),
         failures=failures,
         command=command,
@@ -197,36 +199,30 @@ def reproduce(
     return outcome
 
 
-def is_figure(file: str, figure: str) -> bool:
+def is_figure(file: Path, figure: str) -> bool:
     """Whether a file is an image of a figure; there may be one per target, as ``steps-loss_below_2.png``."""
-    return file.endswith(DRAWN) and figure in (Path(file).stem, Path(file).stem.split("-")[0])
+    return file.suffix in DRAWN and figure in (file.stem, file.stem.split("-")[0])
 
 
-def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
-    """Return the command lines of a recipe's analyses, with the folders of its runs filled in."""
-    places = {run.name: shlex.quote(str(output / run.name)) for run in recipe.runs}
-    return {name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()}
-
-
-def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:
+def judge(expectation: Expectation, answers: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:
     """Return the verdict on a statement.
 
     Args:
         expectation: the statement.
-        contents: JSON of the analyses by name.
-        failures: reasons of the analyses that failed, by name.
+        answers: answers to the questions of the recipe by name.
+        failures: reasons of the questions that failed, by name.
     """
     found: list[Quantity] = []
     why: list[str] = []
     for reading in expectation.ours:
-        missing = [one.analysis for one in (reading, reading.over) if one is not None and one.analysis in failures]
+        missing = [one.question for one in (reading, reading.over) if one is not None and one.question in failures]
         why += [failures[name] for name in missing[:1]]
         try:
             if not missing:
-                why += doubts(contents, reading)
-                found += read(contents, reading)
+                numbers, doubts = read(answers, reading)
+                found, why = found + numbers, why + doubts
         except NoSuchNumber as error:
-            why.append(str(error))
+            why.append(f"{reading.question}: {error}")
     if not why and (unfit := expectation.relation.unfit(found)):
         why.append(unfit)
     verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN

@@ -11,8 +11,9 @@ from typing import Any
 from analysis.formatting import DASH, number
 from analysis.quantities import Quantity
 from extensions.papers.experiments import PAPERS, PaperRecipe
+from extensions.papers.reproducing.asking import command_line
 from extensions.papers.reproducing.price import RunPrice, prices
-from extensions.papers.reproducing.reproduce import Reproduction, command_lines
+from extensions.papers.reproducing.reproduce import Reproduction
 
 WIDTH = 110
 
@@ -34,8 +35,8 @@ def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
             f"{run.sweep.trial.workload}; {', '.join(axes['optimizers'])}; batch sizes {sizes}; {goal}; "
             f"{len(run.sweep.axes.seeds)} seeds",
         )
-    for line in command_lines(recipe, output).values():
-        yield from _wrapped("analysis    ", f"cbs {line}")
+    for question in recipe.analyses.values():
+        yield from _wrapped("analysis    ", f"cbs {command_line(question, output)}")
     for each in recipe.expectations:
         yield ""
         yield from _wrapped("expected    ", f"{each.claim} ({each.relation})")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from extensions.papers.experiments import PAPERS, Expectation, Reproduced
-from extensions.papers.reproducing.asking import ask
-from extensions.papers.reproducing.reproduce import command_lines, judge
+from analysis.config import AnalysisConfig
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Reproduced
+from extensions.papers.reproducing.asking import answer
+from extensions.papers.reproducing.reproduce import judge
 from tests.analysis.questions.equal_budgets import World, write
 
 RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
@@ -38,9 +39,10 @@ def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, g
             budget=16 * run.sweep.axes.batch_sizes[-1],
             **more,
         )
-    lines = command_lines(recipe, tmp_path)
-    contents = {name: ask(f"{line} --resamples 200 --figures none") for name, line in lines.items()}
-    pairs: list[Expectation] = [each for each in recipe.expectations if "pairs" in each.ours[0].path]
-    assert len(pairs) == sum("ends" in each.claim and "best" not in each.claim for each in recipe.expectations)
+    config = AnalysisConfig(resamples=200)
+    answers = {of: answer(each, tmp_path, config=config, draw=False)[0] for of, each in recipe.analyses.items()}
+    pairs: list[Expectation] = [each for each in recipe.expectations if isinstance(each.relation, Beyond)
+                                and "ends" in each.claim and "best" not in each.claim]  # fmt: skip
+    assert pairs
     expected = Reproduced.YES if good else Reproduced.NO
-    assert [judge(each, contents, {}).verdict for each in pairs] == [expected] * len(pairs)
+    assert [judge(each, answers, {}).verdict for each in pairs] == [expected] * len(pairs)

@@ -1,4 +1,4 @@
-"""Every expectation of every tiny recipe finds its number in the JSON of its analyses; trials are written."""
+"""Every expectation of every tiny recipe finds its number in the answers to its questions; trials are written."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from torch import nn
 
+from analysis.config import DEFAULT, AnalysisConfig
 from cbs.optimizers import build_optimizer
 from cbs.schedules.batch_size import build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.batch_sizes import run_of
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
-from extensions.papers.experiments import PAPERS, AnswerPath, PaperRecipe, RecipeRun
-from extensions.papers.reproducing.asking import _at, ask, read
-from extensions.papers.reproducing.reproduce import command_lines, judge
+from extensions.papers.experiments import PAPERS, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading
+from extensions.papers.reproducing.asking import answer, read
+from extensions.papers.reproducing.reproduce import judge
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
@@ -35,11 +37,11 @@ LONG = ("cbs-scaling",)
 
 
 def quick() -> set[str]:
-    """The first recipe that asks with each command; the others ask alike."""
+    """The first recipe that asks each question; the others ask alike."""
     found: dict[str, str] = {}
     for name in PAPERS.names():
-        for line in PAPERS.make(name, "tiny").analyses.values() if name not in LONG else ():
-            found.setdefault(" ".join(word for word in line.split()[:2] if "{" not in word), name)
+        for question in PAPERS.make(name, "tiny").analyses.values() if name not in LONG else ():
+            found.setdefault(question.name, name)
     return {*found.values()}
 
 
@@ -119,9 +121,15 @@ def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Gene
     )  # fmt: skip
 
 
-def freed(reading: AnswerPath) -> AnswerPath:
+def freed(reading: Reading) -> Reading:
     """The same number, whatever the verdicts."""
-    return dataclasses.replace(reading, ok=(), over=freed(reading.over) if reading.over else None)
+
+    def of(found: Any) -> list[Measured]:
+        measured = reading.of(found)
+        listed = [measured] if isinstance(measured, Measured) else measured
+        return [dataclasses.replace(each, valid_if={}) for each in listed]
+
+    return dataclasses.replace(reading, of=of, over=freed(reading.over) if reading.over else None)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -130,17 +138,16 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
     for number, run in enumerate(recipe.runs):
         for folder in folders(tmp_path, run):
             branches(folder) if run.policy.name == "branch" else write(folder, run.sweep, 10 ** (number + 3))
-    quick = {analysis: f"{line} --figures none" for analysis, line in command_lines(recipe, tmp_path).items()}
-    contents = {
-        analysis: ask(line if "temperature" in line else f"{line} --resamples 100") for analysis, line in quick.items()
+    quick = AnalysisConfig(resamples=100)
+    answers = {
+        name_of: answer(question, tmp_path, config=DEFAULT if "temperature" in question.name else quick, draw=False)[0]
+        for name_of, question in recipe.analyses.items()
     }
     for each in recipe.expectations:
         for reading in each.ours:
-            assert read(contents, dataclasses.replace(reading, ok=())), each.claim
-            for path in reading.ok:
-                assert all(isinstance(v, str | int) for v in _at(contents[reading.analysis], path)), each.claim
+            assert read(answers, reading)[0], each.claim
         free = tuple(freed(reading) for reading in each.ours)
-        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ()
+        assert judge(dataclasses.replace(each, ours=free), answers, {}).why == ()
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])

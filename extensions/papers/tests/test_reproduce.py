@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from cbs.checksum import json_bytes
-from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.errors import DataError, ResultsError
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.papers.experiments import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.parts import TEXT, experiment, larger_critical
-from extensions.papers.reproducing.asking import ask
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
+from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.parts import TEXT, experiment, fitted, larger_critical
 from extensions.papers.reproducing.atlas import atlas, lines
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
 from sweeps.launching import launch
@@ -28,11 +28,6 @@ from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 from tests.factories import Truth, sweep
-
-
-def critical(analysis: str, optimizer: str) -> AnswerPath:
-    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer}, "critical_batch_size"))
-
 
 Run = Callable[..., tuple[int, str, str]]
 WORLDS = {"adamw": Truth(noise=0.01), "merit": Truth(noise=0.01, min_examples=30_000.0)}
@@ -52,19 +47,19 @@ def recipe(scale: str) -> PaperRecipe:
         protocol="written trials",
         runs=(RecipeRun(name="main", sweep=spec),),
         analyses={
-            "analyze": "analyze {main} --resamples 100", "compare": "compare {main} --figures none --resamples 100",
-            "fails": "scale {main} --against parameters",
+            "analyze": asks("analyze", "main"), "compare": asks("compare", "main"),
+            "fails": asks("scale", "main", against=("parameters",), definition="least_product"),
         },
         expectations=(
             larger_critical("merit", "adamw", "4 times", "s"),
             Expectation(claim=claims[0], published="171", source=found[0], relation=Near((171.0,), 100.0),
-                        ours=(critical("analyze", "merit"),)),
+                        ours=(fitted("critical", optimizer="merit"),)),
             Expectation(claim=claims[1], published="42", source=found[0], relation=Near((42.0,), 10.0),
-                        ours=(critical("analyze", "merit"),)),
+                        ours=(fitted("critical", optimizer="merit"),)),
             Expectation(claim=claims[2], published="-", source=found[0], relation=Likely(),
-                        ours=(critical("analyze", "lamb"),)),
+                        ours=(fitted("critical", optimizer="lamb"),)),
             Expectation(claim=claims[3], published="-", source=found[0], relation=Beyond(0.0),
-                        ours=(AnswerPath(analysis="fails", path=("laws", 0, "exponent")),)),
+                        ours=(Reading(question="fails", of=lambda found: Measured("x", found.x)),)),
         ),
         figure="steps",
         minutes=1.0,
@@ -107,7 +102,7 @@ def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_o
     assert [each["verdict"] for each in stored["verdicts"]] == [
         "reproduced", "reproduced", "differs", "cannot be told at this scale", "cannot be told at this scale",
     ]  # fmt: skip
-    assert "0 entries fit [optimizer=lamb]" in stored["verdicts"][3]["why"][0]
+    assert "0 entries have optimizer lamb" in stored["verdicts"][3]["why"][0]
     assert "parameters" in stored["verdicts"][4]["why"][0]
     assert set(stored["failures"]) == {"fails"}
     (merit,) = stored["verdicts"][1]["ours"]
@@ -167,9 +162,9 @@ def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
     ],
 )
 def test_a_figure_may_be_drawn_for_every_target(file: str, is_one: bool) -> None:
-    assert is_figure(file, "steps") is is_one
-    assert not is_figure(file, "")
-    assert is_figure(file, "steps-loss_below_2.6") is ("below" in file)
+    assert is_figure(Path(file), "steps") is is_one
+    assert not is_figure(Path(file), "")
+    assert is_figure(Path(file), "steps-loss_below_2.6") is ("below" in file)
 
 
 def test_what_a_limit_cut_short_is_not_complete(
@@ -236,18 +231,6 @@ def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=says):
             atlas(tmp_path, tmp_path / "page.md")
     assert not (tmp_path / "page.md").exists()
-
-
-def test_a_question_is_asked_as_it_is_typed(tmp_path: Path) -> None:
-    sweep(tmp_path / "s", {"adamw": Truth()}, batch_sizes=(4, 64), seeds=1)
-    assert ask(f"analyze {tmp_path / 's'} --figures none --resamples 100")["fits"][0]["optimizer"] == "adamw"
-    assert ask("theory quadratic --as-published --optim sgd --batch-sizes 65536")["rows"][0]["steps"] == 7310
-    for line, says in (
-        ("nothing", "no command 'cbs nothing'"), ("theory nothing", "no command 'cbs theory nothing'"),
-        ("analyze --nothing", "No such option: --nothing"), ("", "no command 'cbs'"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=says):
-            ask(line)
 
 
 def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from cbs.errors import ConfigError
-from extensions.papers.reproducing.asking import ask
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.quadratic import best_pieces, loss_and_slope
 from tests.references.noisy_quadratic import expected_losses
@@ -50,9 +50,13 @@ def test_small_batches_fall_early_and_large_ones_hold_the_largest_rate() -> None
     assert small.steps < 0.3 * small.constant_steps
 
 
-def test_a_target_out_of_reach_or_too_near_has_no_schedule() -> None:
+def test_a_target_out_of_reach_or_too_near_has_no_schedule(run: Callable[..., tuple[int, str, str]]) -> None:
     assert best_pieces(MODEL, 1.9, 1e6, pieces=50) is None
-    with pytest.raises(ConfigError, match="--pieces must be from 2 to 1,000, got 1"):
-        ask("theory quadratic --optim sgd --pieces 1")
-    with pytest.raises(ConfigError, match="no run takes more than 1000 steps"):
-        ask("theory quadratic --optim sgd --target 1 --pieces 1000 --batch-sizes 32768,65536")
+    asked = ("theory", "quadratic", "--optim", "sgd", "--pieces")
+    for more, says in (
+        (("1",), "--pieces must be from 2 to 1,000, got 1"),
+        (("1000", "--target", "1", "--batch-sizes", "32768,65536"), "no run takes more than 1000 steps"),
+    ):
+        code, out, err = run(*asked, *more)
+        assert (code, out) == (2, "")
+        assert says in err
