@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +19,7 @@ from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
-from cbs.trial.record import TrialStatus
-from cbs.trial.trial_files import read_steps
-
-ALIKE = 0.02
-"""Relative difference of the examples of two runs above which they count as different."""
+from cbs.trial.record import AT_BUDGET, TrialStatus, leeway
 
 CONSTANT = "constant"
 """Name of the schedule of a constant batch size."""
@@ -141,11 +136,13 @@ class _Condition(NamedTuple):
     losses: Array
 
     @property
-    def last_batch(self) -> float:
-        """Examples of the last step; a schedule ends with the last step that fits into the budget."""
+    def unfilled(self) -> float:
+        """Most examples that a run may leave unused at its end: a schedule ends with the last step that fits into the
+        budget, and the next one would have been at most twice as large."""
         if self.name == CONSTANT:
-            return float(self.batch_size)
-        return float(read_steps(Path(self.ended["folder"].iloc[0]) / "steps.parquet")[0]["batch_size"][-1])
+            return 0.0
+        (*_, before, seen), (*_, earlier, last) = ((0, *self.ended[name].iloc[0]) for name in ("examples", "steps"))
+        return 2.0 * (seen - before) / (last - earlier)
 
 
 def _conditions(group: Group, parts: Sequence[tuple[str, pd.DataFrame]], notes: list[str]) -> Iterator[_Condition]:
@@ -176,14 +173,15 @@ def _entries(
         notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
     steps = [float(each.ended["final_step"].mean()) for each in kept]
     examples = [float(each.ended["examples"].map(lambda seen: seen[-1]).mean()) for each in kept]
-    most = max(examples)
-    for each, seen in zip(kept, examples, strict=True):
-        if most - seen > max(ALIKE * most, 2 * each.last_batch):
+    most, near = max(examples), [leeway(seen, each.batch_size) for seen, each in zip(examples, kept, strict=True)]
+    least = max(seen - off for seen, off in zip(examples, near, strict=True))
+    for each, seen, off in zip(kept, examples, near, strict=True):
+        if least > seen + off + each.unfilled:
             raise ResultsError(
                 f"different budgets in {group.sweep}: {each.name} from batch size {each.batch_size} saw {seen:g} "
                 f"examples of {most:g}"
             )
-        if most - seen > ALIKE * most:
+        if most - seen > AT_BUDGET * most:
             notes.append(
                 f"{group.optimizer}, {each.name} from batch size {each.batch_size}: {100 * (1 - seen / most):.2g} % of "
                 "the examples at the end do not fill a batch and are not used, so its loss is slightly too high"

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from analysis.config import AnalysisConfig
+from analysis.arrays import OPEN, Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
-from analysis.quantities import OPEN, Array, Quantity
-from analysis.questions.fit.answer import TableFit, fit_table
 from cbs.errors import ConfigError
 from extensions.theory.noisy_quadratic import (
     OPTIMIZERS,
@@ -81,8 +81,8 @@ def quadratic(
     momenta: Sequence[float | None] = (None,),
     decays: Sequence[float | None] = (None,),
     pieces: int = 0,
-    model: NoisyQuadratic,
-    config: AnalysisConfig,
+    model: NoisyQuadratic | None = None,
+    config: AnalysisConfig = DEFAULT,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> QuadraticAnswer:
     """Compute steps to target over batch sizes for several optimizers on a noisy quadratic, and critical batch sizes.
@@ -93,12 +93,14 @@ def quadratic(
         momenta: momenta of momentum and Nesterov, one curve each; ``None`` to tune at every batch size.
         decays: decays of the average, one curve each; ``None`` to tune at every batch size.
         pieces: number of pieces of a learning rate that is optimized over the run, for plain SGD; 0 for none.
+        model: the noisy quadratic; ``None`` for that of the paper.
         progress: called with every computed row.
 
     Raises:
         ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
         DataError: if the rows cannot be fitted.
     """
+    model = model or NoisyQuadratic.power_law(10_000).grouped()
     if target >= model.initial_loss:
         raise ConfigError(
             f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"

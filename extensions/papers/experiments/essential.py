@@ -36,7 +36,9 @@ def frontier(scale: str) -> PaperRecipe:
         def least(found: Recommendations) -> Measured:
             advice = only(nth(found.recommendations, 0).advice, optimizer=optimizer)
             plan = advice.plans.get("time")
-            return Measured("seconds", plan and plan.seconds, {f"verdict of {optimizer}": advice.answer.verdict})
+            return Measured(
+                "seconds", None if plan is None else plan.seconds, {f"verdict of {optimizer}": advice.answer.verdict}
+            )
 
         return Reading(question=f"time_{count}", of=least)
 

@@ -52,7 +52,7 @@ def growth(scale: str) -> PaperRecipe:
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
         deviations=(RATES, SMALL if tiny else "ResNet-18 alone, without the wide residual network"),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
+        analyses={"losses": asks("schedule judge", "images", metric="gradient_norm")},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
                   "norm .1 after 2,050,016 examples from batch size 8, doubled, 2,750,000 at 8 throughout"),
@@ -93,7 +93,7 @@ def adaptive(scale: str) -> PaperRecipe:
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
+        analyses={"losses": asks("schedule judge", "images", metric="gradient_norm")},
         expectations=tuple(
             Expectation(
                 claim=f"it ends at a smaller gradient than batch size {size} throughout",
@@ -134,7 +134,7 @@ def ablation(scale: str) -> PaperRecipe:
             *([SMALL] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
-        analyses={"losses": asks("schedule judge", "images", target="gradient_norm")},
+        analyses={"losses": asks("schedule judge", "images", metric="gradient_norm")},
         expectations=(
             Expectation(
                 claim="with doubling batch sizes the gradient ends smaller the nearer gamma is to the root of 2",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, classifier, experiment, fitted, one_run
-
-if TYPE_CHECKING:
-    from extensions.schedules.judge.answer import Schedules
-    from extensions.theory.temperature import Temperature
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -38,7 +34,7 @@ def temperature(scale: str) -> PaperRecipe:
                        prune_factor=None, probe=probe)  # fmt: skip
 
     def power(of: str, value: float, claim: str) -> Expectation:
-        def measured(found: Temperature) -> Measured:
+        def measured(found: Any) -> Measured:
             law = nth(found.laws, 0)
             return Measured(of, getattr(law, of), {"unsettled": law.unsettled})
 
@@ -136,9 +132,9 @@ def adaptive(scale: str) -> PaperRecipe:
                            max_examples=5_000_000, expected=(1_000.0, 5e5), **about)  # fmt: skip
     first = sweep.axes.batch_sizes[0]
 
-    def gamma(found: Schedules) -> Measured:
+    def gamma(found: Any) -> Measured:
         gain = only(found.entries, batch_size=first).comparison
-        return Measured("gamma", gain and gain.gamma)
+        return Measured("gamma", None if gain is None else gain.gamma)
 
     return PaperRecipe(
         title="adaptive batch size: what following the noise scale buys",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
 from extensions.papers.experiments.base import Measured, Reading, asks
 from extensions.papers.experiments.parts import fits
-
-if TYPE_CHECKING:
-    from extensions.theory.quadratic import QuadraticAnswer
 
 PUBLISHED = {
     ("sgd", 0.0): (1507367, 25880, 8117, 7309),
@@ -31,10 +28,12 @@ SOURCE = "the authors' notebook nqm.ipynb, its recurrences and grids evaluated o
 def nqm(scale: str) -> PaperRecipe:
     """Compute the table of steps exactly, and test the paper's three statements with finely tuned learning rates."""
     sizes, tuned = (4, 256, 4096, 65536), (4, 64, 1024, 16384, 65536)
-    table = {f"steps_{o}_{p:g}": asks("theory quadratic", as_published=True, optim=(o,), power=p, batch_sizes=sizes)
-             for o, p in PUBLISHED}  # fmt: skip
+    table = {
+        f"steps_{o}_{p:g}": asks("theory quadratic --as-published", optimizers=(o,), powers=(p,), batch_sizes=sizes)
+        for o, p in PUBLISHED
+    }
 
-    def steps_of(found: QuadraticAnswer) -> list[Measured]:
+    def steps_of(found: Any) -> list[Measured]:
         return [Measured("steps", row.steps) for row in found.rows]
 
     exact = tuple(
@@ -49,7 +48,7 @@ def nqm(scale: str) -> PaperRecipe:
     )
 
     def critical(name: str) -> Reading:
-        def measured(found: QuadraticAnswer) -> list[Measured]:
+        def measured(found: Any) -> list[Measured]:
             return [Measured("critical", fit.critical) for fit in fits(found.fit, name)]
 
         return Reading(question="preconditioned" if "p =" in name else "curves", of=measured, exact=True)
@@ -69,7 +68,7 @@ def nqm(scale: str) -> PaperRecipe:
         analyses=table
         | {
             "curves": asks("theory quadratic", batch_sizes=tuned, figure="steps.png"),
-            "preconditioned": asks("theory quadratic", optim=("sgd",), power=0.5, batch_sizes=tuned),
+            "preconditioned": asks("theory quadratic", optimizers=("sgd",), powers=(0.5,), batch_sizes=tuned),
         },
         expectations=(
             *exact,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
     from analysis.estimate.result import Answer
     from analysis.questions.budget.answer import Budgets, OptimizerAtBudget
     from analysis.questions.compare.answer import Comparisons
-    from extensions.schedules.losses import LossDifference, ScheduleLosses
 
 COSINE = ScheduleRule(name="cosine")
 
@@ -151,7 +150,7 @@ def lower_loss(
     )
 
 
-def compared(losses: ScheduleLosses, schedule: str, batch_size: int, against: int) -> LossDifference:
+def compared(losses: Any, schedule: str, batch_size: int, against: int) -> Any:
     """Return the comparison of a schedule with a constant batch size in the answer ``losses`` (``cbs schedule
     judge``)."""
     return only(only(losses.entries, schedule=schedule, batch_size=batch_size).against, batch_size=against)
@@ -167,7 +166,7 @@ def schedule_less(schedule: str, batch_size: int, against: int) -> Reading:
 def steps_saved(schedule: str, batch_size: int, against: int, share: float, published: str, source: str) -> Expectation:
     """Return the statement that a schedule saves a fraction of the steps of a constant batch size."""
 
-    def measured(losses: ScheduleLosses) -> Measured:
+    def measured(losses: Any) -> Measured:
         return Measured("steps_saved", compared(losses, schedule, batch_size, against).steps_saved)
 
     return Expectation(

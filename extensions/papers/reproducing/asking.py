@@ -4,7 +4,6 @@ out of it."""
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,13 @@ from typing import Any
 
 from analysis.arrays import Quantity
 from analysis.config import DEFAULT, AnalysisConfig
+from cbs.registry.extensions import load
 from extensions.papers.experiments.base import NoSuchNumber, Question, Reading
 
-FLAGS = {"targets": "target"}
-"""Options whose flag has another name."""
+FLAGS = {
+    "targets": "target", "optimizers": "optim", "powers": "power", ("schedule judge", "metric"): "target",
+}  # fmt: skip
+"""Options whose flag has another name, for one question or for all."""
 
 REPEATED = ("target", "against", "vary", "optim")
 """Flags that are given once for every value; other lists are one text with commas."""
@@ -26,25 +28,6 @@ def _compare(folder: Path, *, config: AnalysisConfig, throughput: str | None = N
     from analysis.questions.compare.answer import compare
 
     return compare(folder, config, throughput=times_of(throughput), **options)
-
-
-def _judge(folder: Path, *, config: AnalysisConfig, target: str | None = None) -> Any:
-    from extensions.schedules.judge import judge
-
-    return judge(folder, config, metric=target)
-
-
-def _quadratic(
-    *, config: AnalysisConfig, optim: Sequence[str] = ("sgd", "momentum", "ema"), power: float = 0.0,
-    batch_sizes: Sequence[int], as_published: bool = False, figure: str = "",
-) -> Any:  # fmt: skip
-    from extensions.theory.noisy_quadratic import NoisyQuadratic
-    from extensions.theory.quadratic import as_notebook, quadratic
-
-    asked: dict[str, Any] = {"optimizers": optim, "batch_sizes": batch_sizes, "powers": (power,)}
-    if as_published:
-        return as_notebook(**asked)
-    return quadratic(**asked, model=NoisyQuadratic.power_law(10_000, power=1.0, noise=1.0).grouped(), config=config)
 
 
 def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput: str) -> Any:
@@ -72,12 +55,14 @@ QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
     "lr": ("analysis.questions.lr.answer:learning_rates", "analysis/lr"),
     "recommend": (_recommend, "analysis/recommend"),
     "scale": (_scale, "analysis/scaling"),
-    "schedule judge": (_judge, "analysis/schedules"),
-    "theory quadratic": (_quadratic, ""),
+    "schedule judge": ("extensions.schedules.judge:judge", "analysis/schedules"),
+    "theory quadratic": ("extensions.theory.quadratic:quadratic", ""),
+    "theory quadratic --as-published": ("extensions.theory.quadratic:as_notebook", ""),
     "theory temperature": ("extensions.theory.temperature:temperature", "analysis/temperature"),
 }
-"""Every question by the words after ``cbs``: its function, or the module and name of one that takes folders and options
-as they are; and the folder in that of the first run where its answer is written, none where it reads no run."""
+"""Every question by the words after ``cbs``: its function, or module and name of one that takes folders and options as
+they are, as other extensions may be missing; and the folder in that of the first run where its answer is written, none
+where it reads no run."""
 
 
 def answer(
@@ -100,11 +85,13 @@ def answer(
     function, place = QUESTIONS[question.name]
     if isinstance(function, str):
         module, _, name = function.partition(":")
-        function = getattr(importlib.import_module(module), name)
-    folders = [output / run for run in question.runs]
-    found = function(*folders, config=config, **question.options)
+        function = getattr(load(module), name)
+    folders, options = [output / run for run in question.runs], dict(question.options)
+    figure = options.pop("figure", None)
+    if place:  # the others are in closed form
+        options["config"] = config
+    found = function(*folders, **options)
     if not place:
-        figure = question.options.get("figure")
         return found, tuple(save_figure(found.fit, output / figure)) if figure and draw else ()
     drawn = "default" if draw else None
     return found, present.write(found, folders[0] / place, figures=drawn, every=question.every_figure)
@@ -115,11 +102,8 @@ def command_line(question: Question, output: Path) -> str:
     words = [*question.name.split(), *(str(output / run) for run in question.runs)]
     for name, value in question.options.items():
         texts = [f"{each:g}" if isinstance(each, float) else str(each) for each in _listed(value)]
-        name = FLAGS.get(name, name)
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif name in REPEATED:
+        flag = f"--{FLAGS.get((question.name, name), FLAGS.get(name, name)).replace('_', '-')}"
+        if flag.removeprefix("--") in REPEATED:
             words += [word for text in texts for word in (flag, text)]
         else:
             words += [flag, str(output / value) if name == "figure" else ",".join(texts)]

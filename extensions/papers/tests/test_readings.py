@@ -92,7 +92,9 @@ def test_a_number_in_doubt_is_shown_and_does_not_count() -> None:
 def test_a_question_is_told_as_the_command_that_answers_it() -> None:
     asked = asks("analyze", "one", targets=(2.4, 3.0), every_figure=True)
     assert command_line(asked, Path("x")) == "analyze x/one --target 2.4 --target 3 --figures default"
-    asked = asks("theory quadratic", optim=("sgd",), batch_sizes=(4, 16), as_published=True, figure="a.png")
+    asked = asks("theory quadratic", optimizers=("sgd",), powers=(0.0, 0.5), batch_sizes=(4, 16), figure="a.png")
     assert command_line(asked, Path("x y")) == (
-        "theory quadratic --optim sgd --batch-sizes 4,16 --as-published --figure 'x y/a.png'"
+        "theory quadratic --optim sgd --power 0,0.5 --batch-sizes 4,16 --figure 'x y/a.png'"
     )
+    for metric, flag in (("budget", "--metric"), ("schedule judge", "--target")):
+        assert command_line(asks(metric, "one", metric="norm"), Path("x")) == f"{metric} x/one {flag} norm"
