@@ -87,7 +87,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class OurNumber:
     """Which number of an answer is compared with the published one.
 
     Attributes:
@@ -99,7 +99,7 @@ class Reading:
 
     question: str
     of: Callable[[Any], Measured | Sequence[Measured]]
-    over: Reading | None = None
+    over: OurNumber | None = None
     exact: bool = False
 
 
@@ -140,7 +140,7 @@ class Expectation:
     published: str
     source: str
     relation: PublishedRelation
-    ours: tuple[Reading, ...]
+    ours: tuple[OurNumber, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

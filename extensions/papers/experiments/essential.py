@@ -9,7 +9,7 @@ from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
+from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.muon import essential_ratio
 from extensions.papers.experiments.parts import experiment
 from sweeps.recipes.essential_telescope import essential_telescope
@@ -32,7 +32,7 @@ def frontier(scale: str) -> PaperRecipe:
     rate, most = (2000, 64) if tiny else (10, 16)
     times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
-    def seconds(count: int, optimizer: str) -> Reading:
+    def seconds(count: int, optimizer: str) -> OurNumber:
         def least(found: Recommendations) -> Measured:
             advice = only(nth(found.recommendations, 0).advice, optimizer=optimizer)
             plan = advice.plans.get("time")
@@ -40,7 +40,7 @@ def frontier(scale: str) -> PaperRecipe:
                 "seconds", None if plan is None else plan.seconds, {f"verdict of {optimizer}": advice.answer.verdict}
             )
 
-        return Reading(question=f"time_{count}", of=least)
+        return OurNumber(question=f"time_{count}", of=least)
 
     return PaperRecipe(
         title="devices against time at one loss: Muon's frontier and AdamW's",
@@ -82,12 +82,12 @@ def telescoping(scale: str) -> PaperRecipe:
                            precision="bfloat16")  # fmt: skip
     run = RecipeRun(name="widths", sweep=sweep, policy=Choice(name="telescope", options={"widths": list(widths)}))
 
-    def best(width: int) -> Reading:
+    def best(width: int) -> OurNumber:
         def measured(found: LearningRates) -> Measured:
             optimum = only(nth(found.entries, 0).law.optima, batch_size=sweep.axes.batch_sizes[0])
             return Measured("lr", Quantity(optimum.lr, optimum.interval), {"at_grid_edge": optimum.at_grid_edge})
 
-        return Reading(question=f"lr_{width}", of=measured)
+        return OurNumber(question=f"lr_{width}", of=measured)
 
     ratio = replace(best(widths[2]), over=best(widths[0]))
     return PaperRecipe(

@@ -6,7 +6,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
+from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, classifier, experiment, fitted, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
@@ -41,7 +41,7 @@ def temperature(scale: str) -> PaperRecipe:
         return Expectation(
             claim=claim, published="LR/B lowered 16-fold raises B_simple about 16-fold; B at a fixed LR/B leaves it",
             source=f"appendix C, {SOURCE}", relation=Near((value,), 0.2),
-            ours=(Reading(question="temperature", of=measured),),
+            ours=(OurNumber(question="temperature", of=measured),),
         )  # fmt: skip
 
     return PaperRecipe(
@@ -149,7 +149,7 @@ def adaptive(scale: str) -> PaperRecipe:
                 claim="following the noise scale gains little: gamma is near .96",
                 published="gamma = 24/25 for SVHN, where B_crit grows as the root of the steps",
                 source=f"appendix D, {SOURCE}", relation=Near((0.96,), 0.25),
-                ours=(Reading(question="judge", of=gamma),),
+                ours=(OurNumber(question="judge", of=gamma),),
             ),
         ),
         figure="schedule_front",

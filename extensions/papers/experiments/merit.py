@@ -9,7 +9,7 @@ from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
+from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.parts import COSINE, OPENWEBTEXT, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
 
@@ -96,13 +96,13 @@ def merit_gpt2(scale: str) -> PaperRecipe:
     )
 
 
-def final_loss(name: str, optimizer: str) -> Reading:
+def final_loss(name: str, optimizer: str) -> OurNumber:
     """Return an optimizer's final loss at the only batch size of a run."""
 
     def measured(found: Budgets) -> Measured:
         return Measured("metric", nth(only(nth(found.budgets, 0).optimizers, optimizer=optimizer).sizes, 0).metric)
 
-    return Reading(question=f"budget_{name}", of=measured)
+    return OurNumber(question=f"budget_{name}", of=measured)
 
 
 @PAPERS.register("merit-ablation")
@@ -213,11 +213,11 @@ def merit_logits(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     size, budget, target = (256, 16_000, 3.2) if tiny else (1024, 2_441_406, 3.8)
 
-    def ratio(layer: int) -> Reading:
+    def ratio(layer: int) -> OurNumber:
         def peak(found: Analysis) -> Measured:
             return Measured("peak", largest_logit(nth(found.answers, 0), size, layer))
 
-        return Reading(question="logits_merit", of=peak, over=Reading(question="logits_adamw", of=peak))
+        return OurNumber(question="logits_merit", of=peak, over=OurNumber(question="logits_adamw", of=peak))
 
     return PaperRecipe(
         title="MERIT: smaller attention logits and flatter minima than AdamW's",

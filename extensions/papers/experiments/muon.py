@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, nth, only
+from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def essential_ratio(scale: str) -> PaperRecipe:
                 published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens",
                 source="equation 2 and figures, read in the text",
                 relation=Beyond(1.0),
-                ours=(Reading(question="compare", of=ratios),),
+                ours=(OurNumber(question="compare", of=ratios),),
             ),
             Expectation(
                 claim="the ratio does not decrease with the batch size",
                 published="R_L(B) does not decrease", source="read in the text", relation=Likely(0.9),
-                ours=(Reading(question="compare", of=rises),),
+                ours=(OurNumber(question="compare", of=rises),),
             ),
             larger_critical("muon", "adamw", "Muon keeps its data efficiency at larger batches", "abstract"),
         ),

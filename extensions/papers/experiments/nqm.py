@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.experiments.parts import fits
 
 PUBLISHED = {
@@ -42,16 +42,16 @@ def nqm(scale: str) -> PaperRecipe:
             published=", ".join(f"{last + 1}" for last in steps),
             source=SOURCE,
             relation=Near(tuple(last + 1.0 for last in steps), 0.0),
-            ours=(Reading(question=f"steps_{optimizer}_{power:g}", of=steps_of, exact=True),),
+            ours=(OurNumber(question=f"steps_{optimizer}_{power:g}", of=steps_of, exact=True),),
         )
         for (optimizer, power), steps in PUBLISHED.items()
     )
 
-    def critical(name: str) -> Reading:
+    def critical(name: str) -> OurNumber:
         def measured(found: Any) -> list[Measured]:
             return [Measured("critical", fit.critical) for fit in fits(found.fit, name)]
 
-        return Reading(question="preconditioned" if "p =" in name else "curves", of=measured, exact=True)
+        return OurNumber(question="preconditioned" if "p =" in name else "curves", of=measured, exact=True)
 
     def over_sgd(claim: str, name: str, above: bool) -> Expectation:
         return Expectation(

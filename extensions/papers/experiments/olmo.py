@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, nth
+from extensions.papers.experiments.base import Measured, OurNumber, asks, nth
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ def branch_olmo(scale: str) -> PaperRecipe:
                            lrs=(4e-4 * 2**0.5,), seeds=(0, 1), probe=AUTO, precision="bfloat16")  # fmt: skip
         about |= {"factors": "1/4,1/2,1,2,3,4,5,6,7,8", "window": "491520"}
 
-    def along(name: str) -> tuple[Reading, ...]:
-        def at(place: int) -> Reading:
+    def along(name: str) -> tuple[OurNumber, ...]:
+        def at(place: int) -> OurNumber:
             def measured(found: LocalBatchSizes) -> Measured:
                 checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, place)
                 return Measured(name, getattr(checkpoint, name), {"verdict": checkpoint.verdict})
 
-            return Reading(question="local", of=measured)
+            return OurNumber(question="local", of=measured)
 
         return tuple(map(at, range(len(places))))
 

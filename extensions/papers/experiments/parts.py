@@ -9,7 +9,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from extensions.papers.experiments.base import Expectation, Measured, NoSuchNumber, Reading, RecipeRun, nth, only
+from extensions.papers.experiments.base import Expectation, Measured, NoSuchNumber, OurNumber, RecipeRun, nth, only
 from extensions.papers.experiments.relations import Beyond, Likely, Near
 from sweeps.spec.axes import Axes
 from sweeps.spec.schedule_rule import ScheduleRule
@@ -70,7 +70,7 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
 
 def among_sizes(
     optimizer: str, name: str, number: Callable[[OptimizerAtBudget], Quantity], *, budget: int = -1
-) -> Reading:
+) -> OurNumber:
     """Return a number of the answer ``budget`` (``cbs budget``) that compares the batch sizes of an optimizer. It
     counts only if no best learning rate lies at the edge of the grid, as such a batch size, which is not compared, may
     be the best."""
@@ -79,17 +79,17 @@ def among_sizes(
         of = only(nth(budgets.budgets, budget).optimizers, optimizer=optimizer)
         return Measured(name, number(of), {f"at_grid_edge of {optimizer}": any(size.at_grid_edge for size in of.sizes)})
 
-    return Reading(question="budget", of=measured)
+    return OurNumber(question="budget", of=measured)
 
 
-def excess(optimizer: str, batch_size: int) -> Reading:
+def excess(optimizer: str, batch_size: int) -> OurNumber:
     """Return how much worse an optimizer ends at a batch size than at its best one."""
     return among_sizes(optimizer, "excess", lambda of: only(of.sizes, batch_size=batch_size).excess)
 
 
 def fitted(
     name: str, *, question: str = "analyze", optimizer: str | None = None, target: float | None = None
-) -> Reading:
+) -> OurNumber:
     """Return an attribute of every curve of ``cbs analyze``, or of that of an optimizer and target. It counts only if
     the verdict is ``ok``, as its interval does not allow for a learning rate at the edge of the grid, or for points
     that are off the curve."""
@@ -98,7 +98,7 @@ def fitted(
         verdict = "verdict" if optimizer is None else f"verdict of {optimizer}"
         return [Measured(name, getattr(fit, name), {verdict: fit.verdict}) for fit in fits(analysis, optimizer, target)]
 
-    return Reading(question=question, of=measured)
+    return OurNumber(question=question, of=measured)
 
 
 def fits(analysis: Analysis, optimizer: str | None, target: float | None = None) -> list[Answer]:
@@ -126,7 +126,7 @@ def larger_critical(larger: str, smaller: str, published: str, source: str) -> E
         published=published,
         source=source,
         relation=Likely(),
-        ours=(Reading(question="compare", of=measured),),
+        ours=(OurNumber(question="compare", of=measured),),
     )
 
 
@@ -146,7 +146,7 @@ def lower_loss(
         published=published,
         source=source,
         relation=Beyond(0.0, above=better == other),
-        ours=(Reading(question=question, of=measured),),
+        ours=(OurNumber(question=question, of=measured),),
     )
 
 
@@ -156,9 +156,9 @@ def compared(losses: Any, schedule: str, batch_size: int, against: int) -> Any:
     return only(only(losses.entries, schedule=schedule, batch_size=batch_size).against, batch_size=against)
 
 
-def schedule_less(schedule: str, batch_size: int, against: int) -> Reading:
+def schedule_less(schedule: str, batch_size: int, against: int) -> OurNumber:
     """Return a schedule's final loss minus that of a constant batch size."""
-    return Reading(
+    return OurNumber(
         question="losses", of=lambda losses: Measured("difference", compared(losses, schedule, batch_size, against))
     )
 
@@ -174,5 +174,5 @@ def steps_saved(schedule: str, batch_size: int, against: int, share: float, publ
         published=published,
         source=source,
         relation=Near((share,), 0.02),
-        ours=(Reading(question="losses", of=measured, exact=True),),
+        ours=(OurNumber(question="losses", of=measured, exact=True),),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Expectation, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.experiments.parts import C4, TEXT, experiment, fits
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def wsd(scale: str) -> PaperRecipe:
                            target=targets[-1], lrs=(RATE[scale],), max_steps=20_000, max_examples=20_000_000,
                            prune_factor=None, expected=(5_000.0, 3e6), precision="bfloat16")  # fmt: skip
 
-    def least_data(target: float) -> Reading:
+    def least_data(target: float) -> OurNumber:
         def measured(found: Analysis) -> list[Measured]:
             return [Measured("token_optimal", fit.definitions["token_optimal"]) for fit in fits(found, "adamw", target)]
 
-        return Reading(question="fixed", of=measured)
+        return OurNumber(question="fixed", of=measured)
 
     return PaperRecipe(
         title="one learning rate: the batch size of least data grows as the loss falls",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.arrays import Quantity
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks, only
+from extensions.papers.experiments.base import Measured, OurNumber, asks, only
 from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
 
@@ -78,7 +78,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
             published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
             source="fit of the paper's notebook, computed again",
             relation=Near((0.47,), 0.15),
-            ours=(Reading(question="data", of=against_data),),
+            ours=(OurNumber(question="data", of=against_data),),
         )
     ]
     if tiny:
@@ -90,7 +90,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
                 published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
                 source="read in a summary; N goes as the square of the width",
                 relation=Near((0.0,), 0.2),
-                ours=(Reading(question="size", of=against_width),),
+                ours=(OurNumber(question="size", of=against_width),),
             )
         )
     return PaperRecipe(

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.arrays import Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from cbs.registry.extensions import load
-from extensions.papers.experiments.base import NoSuchNumber, Question, Reading
+from extensions.papers.experiments.base import NoSuchNumber, OurNumber, Question
 
 FLAGS = {
     "targets": "target", "optimizers": "optim", "powers": "power", ("schedule judge", "metric"): "target",
@@ -110,7 +110,7 @@ def command_line(question: Question, output: Path) -> str:
     return shlex.join([*words, *(["--figures", "default"] if question.every_figure else [])])
 
 
-def read(answers: Mapping[str, Any], reading: Reading) -> tuple[list[Quantity], list[str]]:
+def read(answers: Mapping[str, Any], reading: OurNumber) -> tuple[list[Quantity], list[str]]:
     """Return the numbers of a reading, one or several, none if one has no value, and what speaks against them and
     their divisor: what is missing, verdicts that are not ``ok``, and flags that are set.
 

@@ -16,7 +16,7 @@ from analysis.estimate.definitions import DEFINITIONS, Definition
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, SCALES, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.reproducing.asking import QUESTIONS, command_line, read
 from extensions.papers.reproducing.price import parameters_of, price
 from extensions.papers.reproducing.reproduce import recipe_of
@@ -118,7 +118,7 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
         )
     with pytest.raises(ConfigError, match="names a run 'two', which it does not have"):
         PaperRecipe(**about, runs=(run,), analyses={"a": asks("analyze", "two/width-8")})
-    reading = Reading(question="b", of=lambda _: Measured("x", 1.0))
+    reading = OurNumber(question="b", of=lambda _: Measured("x", 1.0))
     wanted = Expectation(claim="c", published="p", source="s", relation=Near((1.0,), 0.1), ours=(reading,))
     with pytest.raises(ConfigError, match="reads from 'b', which is not its question"):
         PaperRecipe(**about, runs=(run,), analyses={"a": asks("analyze", "one")}, expectations=(wanted,))

@@ -19,7 +19,7 @@ from cbs.training.batch_sizes import run_of
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from extensions.papers.experiments import PAPERS, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading
+from extensions.papers.experiments.base import Measured, OurNumber
 from extensions.papers.reproducing.asking import answer, read
 from extensions.papers.reproducing.reproduce import judge
 from sweeps.folder.manifest import merged_manifest
@@ -121,7 +121,7 @@ def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Gene
     )  # fmt: skip
 
 
-def freed(reading: Reading) -> Reading:
+def freed(reading: OurNumber) -> OurNumber:
     """The same number, whatever the verdicts."""
 
     def of(found: Any) -> list[Measured]:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.arrays import Quantity
 from extensions.papers.experiments import Beyond, Expectation, Reproduced
-from extensions.papers.experiments.base import Measured, NoSuchNumber, Reading, asks, nth, only
+from extensions.papers.experiments.base import Measured, NoSuchNumber, OurNumber, asks, nth, only
 from extensions.papers.reproducing.asking import command_line, read
 from extensions.papers.reproducing.reproduce import JudgedExpectation, judge
 from extensions.papers.reproducing.telling import told
@@ -22,15 +22,15 @@ ROWS = (
 )
 
 
-def reading(*places: int, valid_if: Mapping[str, str | int] | None = None, **more: object) -> Reading:
+def reading(*places: int, valid_if: Mapping[str, str | int] | None = None, **more: object) -> OurNumber:
     def of(rows: tuple[SimpleNamespace, ...]) -> list[Measured]:
         return [Measured("number", nth(rows, place).number, valid_if or {}) for place in places]
 
-    return Reading(question="a", of=of, **more)  # type: ignore[arg-type]
+    return OurNumber(question="a", of=of, **more)  # type: ignore[arg-type]
 
 
 def number(value: float | Quantity | None, **more: object) -> tuple[list[Quantity], list[str]]:
-    return read({"a": None}, Reading(question="a", of=lambda _: Measured("n", value), **more))  # type: ignore[arg-type]
+    return read({"a": None}, OurNumber(question="a", of=lambda _: Measured("n", value), **more))  # type: ignore[arg-type]
 
 
 def test_a_number_comes_with_its_interval_an_exact_one_with_itself() -> None:
@@ -57,7 +57,7 @@ def test_a_number_over_another_has_the_interval_of_independent_ones() -> None:
     assert [each.value for each in ratios] == [1.0, 2.0, 4.0]
     with pytest.raises(NoSuchNumber, match="1 numbers over 3"):
         read({"a": ROWS}, reading(0, over=reading(0, 1, 2)))
-    assert number(1.0, over=Reading(question="a", of=lambda _: Measured("m", None))) == ([], ["a: m has no value"])
+    assert number(1.0, over=OurNumber(question="a", of=lambda _: Measured("m", None))) == ([], ["a: m has no value"])
 
 
 def test_what_speaks_against_a_number_is_said() -> None:

@@ -17,7 +17,7 @@ from cbs.errors import DataError, ResultsError
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, Reading, asks
+from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.experiments.parts import TEXT, experiment, fitted, larger_critical
 from extensions.papers.reproducing.atlas import atlas, lines
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
@@ -59,7 +59,7 @@ def recipe(scale: str) -> PaperRecipe:
             Expectation(claim=claims[2], published="-", source=found[0], relation=Likely(),
                         ours=(fitted("critical", optimizer="lamb"),)),
             Expectation(claim=claims[3], published="-", source=found[0], relation=Beyond(0.0),
-                        ours=(Reading(question="fails", of=lambda found: Measured("x", found.x)),)),
+                        ours=(OurNumber(question="fails", of=lambda found: Measured("x", found.x)),)),
         ),
         figure="steps",
         minutes=1.0,
