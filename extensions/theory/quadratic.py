@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from analysis.arrays import OPEN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import HEADLINE
-from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
+from analysis.quantities import OPEN, Array, Quantity
+from analysis.questions.fit.answer import TableFit, fit_table
 from cbs.errors import ConfigError
 from extensions.theory.noisy_quadratic import (
     OPTIMIZERS,

@@ -287,12 +287,11 @@ def test_the_best_metric_is_found_however_far_and_gets_every_seed(best, directio
     search = Search(equal_budget(target=target, within=0.01))
     played = play(search, by_value(lambda size: best * size**0.5, lambda config: 1.2 + 0.001 * (config.seed - 1)))
     assert not any(result.status is TrialStatus.PRUNED for result in played.results)
-    for study in search.sweep.studies():
-        lr, cost = search.best(study)
-        assert search.interior(study)
+    for study in search.studies.values():
+        lr, cost = study.best
+        assert study.interior
         assert abs(math.log(lr / (best * study.batch_size**0.5))) < math.log(1.6)
-        row = search.lrs(study).index(lr)
-        assert not any(map(math.isnan, search.table(study)[row]))
+        assert not any(map(math.isnan, study.table()[study.lrs.index(lr)]))
         sign = 1 if direction == "below" else -1
         assert search.objective.amount(cost) == pytest.approx(1.0 + sign * 0.2, abs=0.011)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.errors import ConfigError, DataError
 from cbs.registry.choices import Choice
 from extensions.papers.experiments.relations import PublishedRelation

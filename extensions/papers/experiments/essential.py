@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
@@ -14,8 +14,8 @@ from extensions.papers.experiments.parts import COSINE, OPENWEBTEXT, TEXT, exper
 from sweeps.spec.lr_rule import PrescribedRate
 
 if TYPE_CHECKING:
-    from analysis.estimate.findings import Analysis
     from analysis.estimate.result import Answer
+    from analysis.present.findings import Analysis
     from analysis.questions.budget.answer import Budgets
 
 PAPER = "MERIT, ICML 2025, arXiv 2508.20577"

@@ -11,8 +11,7 @@ from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, o
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
 
 if TYPE_CHECKING:
-    from analysis.questions.compare.answer import Comparisons
-    from analysis.questions.compare.ratios import TokenRatio
+    from analysis.questions.compare.answer import Comparisons, TokenRatio
 
 MOMENTA = (0.8, 0.95, 0.99)
 

@@ -16,9 +16,9 @@ from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 
 if TYPE_CHECKING:  # recipes are listed without an import of pandas
-    from analysis.arrays import Quantity
-    from analysis.estimate.findings import Analysis
     from analysis.estimate.result import Answer
+    from analysis.present.findings import Analysis
+    from analysis.quantities import Quantity
     from analysis.questions.budget.answer import Budgets, OptimizerAtBudget
     from analysis.questions.compare.answer import Comparisons
 

@@ -10,7 +10,7 @@ from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.experiments.parts import C4, TEXT, experiment, fits
 
 if TYPE_CHECKING:
-    from analysis.estimate.findings import Analysis
+    from analysis.present.findings import Analysis
 
 RATE = {"tiny": 0.004, "paper": 1e-3}
 """Learning rate, the same at every batch size; not from the paper."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, OurNumber, asks, only

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.arrays import Quantity
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.quantities import Quantity
 from cbs.registry.extensions import load
 from extensions.papers.experiments.base import NoSuchNumber, OurNumber, Question
 
@@ -24,14 +24,14 @@ REPEATED = ("target", "against", "vary", "optim")
 
 
 def _compare(folder: Path, *, config: AnalysisConfig, throughput: str | None = None, **options: Any) -> Any:
-    from analysis.options import times_of
+    from analysis.command_options import times_of
     from analysis.questions.compare.answer import compare
 
     return compare(folder, config, throughput=times_of(throughput), **options)
 
 
 def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput: str) -> Any:
-    from analysis.options import times_of
+    from analysis.command_options import times_of
     from analysis.questions.recommend.answer import recommend
     from analysis.questions.recommend.plans import Wish
 
@@ -39,7 +39,7 @@ def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput
 
 
 def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: Any) -> Any:
-    from analysis.options import config_of
+    from analysis.command_options import config_of
     from analysis.questions.scale.answer import scale
 
     chosen = config_of([definition])

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from analysis.arrays import Quantity
 from analysis.estimate.definitions import DEFINITIONS, Definition
+from analysis.quantities import Quantity
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, SCALES, Expectation, Near, PaperRecipe, RecipeRun

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis.arrays import Quantity
+from analysis.quantities import Quantity
 from extensions.papers.experiments import Beyond, Expectation, Reproduced
 from extensions.papers.experiments.base import Measured, NoSuchNumber, OurNumber, asks, nth, only
 from extensions.papers.reproducing.asking import command_line, read
