@@ -1,7 +1,6 @@
 """A sweep that finds its batch sizes, killed again and again or on a cluster. Real processes, real SIGKILL."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import pytest
 from sweeps.launching.policies.rounds import ROUNDS
 from tests.sweeps import faulty
 from tests.sweeps.test_kill import DEADLINE, ROOT, end, in_this_process, reached, start, stored, wait_while_running
-from tests.sweeps.test_nodes import NODES, short
+from tests.sweeps.test_nodes import nodes, short
 
-__all__ = ["short"]
+__all__ = ["nodes", "short"]
 
 # Some 36 trials in five rounds; those at large batch sizes take seconds, so that a kill comes in the middle.
 SLOW = json.dumps(dict.fromkeys(("16", "32", "64", "128"), "slow"))
@@ -65,32 +64,10 @@ def test_killed_ten_times_it_finds_the_same_sizes_with_the_same_bytes(undisturbe
 
 
 @pytest.mark.slow
-def test_a_cluster_of_several_nodes_finds_the_same_sizes(undisturbed: Path, tmp_path: Path, short: str) -> None:
-    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short}
-    quiet["RAY_AUTH_MODE"] = "disabled"
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=quiet,
-    )  # fmt: skip
-    assert cluster.stdin is not None
-    assert cluster.stdout is not None
-    try:
-        address = cluster.stdout.readline().strip()
-        assert ":" in address
-        command = [
-            sys.executable,
-            str(ROOT / "cli.py"),
-            *FINDS,
-            "--address",
-            address,
-            "--insecure",
-            "-o",
-            str(tmp_path / "nodes"),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert rounds(tmp_path / "nodes") == rounds(undisturbed)
-        assert reached(tmp_path / "nodes") == reached(undisturbed)
-    finally:
-        cluster.stdin.close()
-        cluster.wait(timeout=DEADLINE)
+def test_a_cluster_of_several_nodes_finds_the_same_sizes(undisturbed: Path, tmp_path: Path, nodes: Any) -> None:
+    where = ["--address", nodes[0], "--insecure", "-o", str(tmp_path / "nodes")]
+    command = [sys.executable, str(ROOT / "cli.py"), *FINDS, *where]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rounds(tmp_path / "nodes") == rounds(undisturbed)
+    assert reached(tmp_path / "nodes") == reached(undisturbed)

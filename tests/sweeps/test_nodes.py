@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,27 @@ def short() -> Iterator[str]:
     """A folder for Ray's files, with a name that its sockets can have."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="s-") as name:
         yield name
+
+
+@pytest.fixture
+def nodes(short: str) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """Address of a cluster of three nodes, and what adds another or removes one."""
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "disabled"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    cluster = subprocess.Popen([sys.executable, "-c", NODES], env=os.environ | quiet, **pipes)
+
+    def tell(word: str) -> None:
+        cluster.stdin.write(f"{word}\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "done\n"
+
+    try:
+        address = cluster.stdout.readline().strip()
+        assert ":" in address
+        yield address, tell
+    finally:
+        cluster.stdin.close()
+        cluster.wait(timeout=DEADLINE)
 
 
 @pytest.mark.slow
@@ -94,39 +115,14 @@ def test_a_cluster_without_tokens_is_refused_and_one_whose_head_dies_ends_the_sw
 
 
 @pytest.mark.slow
-def test_nodes_that_go_and_come_change_nothing(undisturbed, tmp_path, short):
-    quiet = {
-        **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short,
-        "RAY_AUTH_MODE": "disabled",
-    }  # fmt: skip
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=quiet,
-    )  # fmt: skip
-    try:
-        address = cluster.stdout.readline().strip()
-        assert ":" in address
-        folder: Path = tmp_path / "nodes"
-        command = [
-            sys.executable,
-            str(ROOT / "cli.py"),
-            *COMMAND,
-            "--address",
-            address,
-            "--insecure",
-            "-o",
-            str(folder),
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-        for number, word in enumerate(["remove", "add", "remove"]):
-            wait_for(lambda n=number: process.poll() is not None or stored(folder) >= 3 + 4 * n, "no trial finished")
-            cluster.stdin.write(f"{word}\n")
-            cluster.stdin.flush()
-            assert cluster.stdout.readline() == "done\n"
-        out, err = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0, out + err
-        assert "Traceback" not in err
-        assert reached(folder) == reached(undisturbed)
-    finally:
-        cluster.stdin.close()
-        cluster.wait(timeout=DEADLINE)
+def test_nodes_that_go_and_come_change_nothing(undisturbed, tmp_path, nodes):
+    (address, tell), folder = nodes, tmp_path / "nodes"
+    command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--address", address, "--insecure", "-o", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    for number, word in enumerate(["remove", "add", "remove"]):
+        wait_for(lambda n=number: process.poll() is not None or stored(folder) >= 3 + 4 * n, "no trial finished")
+        tell(word)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+    assert "Traceback" not in err
+    assert reached(folder) == reached(undisturbed)

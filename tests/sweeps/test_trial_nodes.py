@@ -22,7 +22,7 @@ from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
 from tests.sweeps.test_external import PLACES, trainer, trial
 from tests.sweeps.test_kill import DEADLINE, ROOT
-from tests.sweeps.test_nodes import NODES, short
+from tests.sweeps.test_nodes import nodes, short
 
 SBATCH = """#!/bin/bash
 [[ $1 == --wait && $2 == --job-name=b8 ]] || exit 2
@@ -193,7 +193,7 @@ def test_a_sweep_of_jobs_that_is_ended_goes_on_with_what_is_missing(tmp_path: Pa
         assert each.steps_to_target == pytest.approx((20 + 320 / size) * (1 + math.log2(lr / 0.2) ** 2 / 4), rel=0.02)
 
 
-__all__ = ["short"]
+__all__ = ["nodes", "short"]
 
 OF_NODES = """
 import json, socket, sys, time
@@ -317,39 +317,24 @@ def test_nodes_are_of_a_cluster_and_of_a_command_that_asks_for_them(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_trials_take_two_nodes_of_ray(tmp_path: Path, short: str) -> None:
-    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_TMPDIR": short}
-    quiet["RAY_AUTH_MODE"] = "disabled"
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env=quiet,
-    )  # fmt: skip
-    assert cluster.stdin
-    assert cluster.stdout
-    try:
-        address = cluster.stdout.readline().strip()
-        words = {
-            "--command": program(tmp_path), "--reads": "jsonl", "--metric": "loss", "--direction": "below",
-            "--target": "1.0", "--metric-unit": "nats", "--example-unit": "tree", "--optim": "adamw",
-            "--batch-sizes": "4,8", "--lrs": "0.1", "--seeds": "1", "--address": address, "-o": str(tmp_path / "out"),
-        }  # fmt: skip
-        asked = [*(part for pair in words.items() for part in pair), "--insecure"]
-        command = [sys.executable, str(ROOT / "cli.py"), "sweep", *asked]
-        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
-        for count, code, said in ((4, 2, "no 4 nodes can hold a trial of 1 cores"), (2, 0, "")):
-            ended = run(
-                [*command, "--set", f"nodes_per_trial={count}"], cwd=ROOT, capture_output=True, text=True,
-                timeout=DEADLINE, check=False,
-            )  # fmt: skip
-            assert ended.returncode == code, ended.stdout + ended.stderr
-            assert said in ended.stderr
-        results = list(Store(tmp_path / "out").results())
-        assert {(each.config.batch_size, each.status) for each in results} == {
-            (4, TrialStatus.REACHED),
-            (8, TrialStatus.REACHED),
-        }
-        logs = [*(tmp_path / "out" / "runs").glob("*/node-1/output.log")]
-        assert [path.read_text().count("rank 1 has met rank 0") for path in logs] == [1, 1]
-    finally:
-        cluster.stdin.close()
-        cluster.wait(timeout=DEADLINE)
+def test_a_sweep_whose_trials_take_two_nodes_of_ray(tmp_path: Path, nodes: Any) -> None:
+    words = {
+        "--command": program(tmp_path), "--reads": "jsonl", "--metric": "loss", "--direction": "below",
+        "--target": "1.0", "--metric-unit": "nats", "--example-unit": "tree", "--optim": "adamw",
+        "--batch-sizes": "4,8", "--lrs": "0.1", "--seeds": "1", "--address": nodes[0], "-o": str(tmp_path / "out"),
+    }  # fmt: skip
+    command = [sys.executable, str(ROOT / "cli.py"), "sweep", *(part for pair in words.items() for part in pair)]
+    for count, code, said in ((4, 2, "no 4 nodes can hold a trial of 1 cores"), (2, 0, "")):
+        ended = subprocess.run(
+            [*command, "--insecure", "--set", f"nodes_per_trial={count}"], cwd=ROOT, capture_output=True, text=True,
+            timeout=DEADLINE, check=False,
+        )  # fmt: skip
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        assert said in ended.stderr
+    results = list(Store(tmp_path / "out").results())
+    assert {(each.config.batch_size, each.status) for each in results} == {
+        (4, TrialStatus.REACHED),
+        (8, TrialStatus.REACHED),
+    }
+    logs = [*(tmp_path / "out" / "runs").glob("*/node-1/output.log")]
+    assert [path.read_text().count("rank 1 has met rank 0") for path in logs] == [1, 1]
