@@ -110,11 +110,7 @@ class Slopes:
 
     def integrals(self, points: Array) -> Array:
         """Return the weights ``[K, U]`` with which slopes add up to the rise from the left end to ``points``."""
-        return _integrals(self.edges, points)
-
-
-def _integrals(edges: Array, points: Array) -> Array:
-    return np.asarray(STEP * np.clip((points[:, None] - edges) / STEP, 0.0, 1.0))
+        return np.asarray(STEP * np.clip((points[:, None] - self.edges) / STEP, 0.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,9 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
             quantity(f"{key}_ratio", when(condition, f"{scale} / {b}"), f"{of}_ratio", over, wide=True),
         )
 
+    def span(answer: Answer) -> str | None:
+        return "{:.3g}..{:.3g}".format(*tried) if (tried := lrs_tried(answer)) else None
+
     unit, called = example_units(answers), in_words(first.critical.definition, first.critical.options)
     own = called == HEADLINE
     columns = (
@@ -119,7 +122,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
         Column("lowest_lr", lambda a: (lrs_tried(a) or (None, None))[0]),
         Column("highest_lr", lambda a: (lrs_tried(a) or (None, None))[1]),
-        Column("", _span, when(lrs_known, "LRs tried"), left=True, wide=True),
+        Column("", span, when(lrs_known, "LRs tried"), left=True, wide=True),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
@@ -194,10 +197,6 @@ def lrs_tried(answer: Answer) -> tuple[float, float] | None:
     not have been found; ``None`` if unknown."""
     lrs = [lr for study in answer.studies for lr in study.lrs[study.tried].tolist()]
     return (min(lrs), max(lrs)) if lrs and all(map(math.isfinite, lrs)) else None
-
-
-def _span(answer: Answer) -> str | None:
-    return "{:.3g}..{:.3g}".format(*tried) if (tried := lrs_tried(answer)) else None
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:

@@ -251,7 +251,7 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
     """Return the cost of going from every batch size to the next one; ``others`` are the same optimizer at other
     budgets, for runs without curves and decaying learning rates."""
     found = entry.losses
-    curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
+    curves = list(entry.curves)
     source = "no curve of the runs goes there"
     if not any(len(examples) > 1 for examples, _ in curves):
         curves = [_over_budgets(size, [*others, entry]) for size in found.sizes]

@@ -64,7 +64,7 @@ def relation(
         return replace(found, remark="learning rates decay, so no curve passes a loss as it would have")
     if best is None or len(entry.studies) < 2:
         return replace(found, remark="there are too few batch sizes")
-    curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.losses.sizes == best)[0])])
+    curve = entry.curves[int(np.flatnonzero(entry.losses.sizes == best)[0])]
     if len(curve[0]) < _FEWEST:
         return replace(found, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.tables)

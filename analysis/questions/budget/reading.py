@@ -43,7 +43,8 @@ class Spent:
         losses: draws of the losses at the best learning rates.
         constant: whether learning rates were at their peak when the examples were spent, so that curves also give
             smaller budgets; for imports, whether nothing says otherwise.
-        results: results to which ``rows`` belong.
+        curves: of every study whose learning rates were constant, examples up to the budget and losses there, see
+            :func:`_tuned_curve`; empty where learning rates decay.
         rows: the trials of the group.
     """
 
@@ -55,7 +56,7 @@ class Spent:
     tables: tuple[Array, ...] = field(repr=False)
     losses: Losses = field(repr=False)
     constant: bool
-    results: Results = field(repr=False)
+    curves: tuple[tuple[Array, Array], ...] = field(repr=False)
     rows: pd.DataFrame = field(repr=False)
 
     @property
@@ -64,26 +65,6 @@ class Spent:
         own = {name: str(value) for name, value in settings_of(self.group).items()}
         unlike = (*EXECUTION, "evaluation", "prune_factor", "stops_at_target")
         return {"": self.name} | {name: own[name] for name in own if name.partition(".")[0] not in unlike}
-
-    def tuned_curve(self, study: Study) -> tuple[Array, Array]:
-        """Return examples, up to the budget, and the smallest mean loss over seeds of all learning rates there.
-
-        Each curve is read as it was run; an average that falls below a later value is replaced by that value.
-        """
-        grid = np.geomspace(self.budget / 64, self.budget, 97)
-        best = np.full(len(grid), np.inf)
-        for trials in study.trials:
-            losses = []
-            for row in trials[trials >= 0]:
-                steps, values, _ = self.results.curve(int(row))
-                examples, values = steps * study.batch_size, self.sign * values
-                known = np.isfinite(values) & (examples > 0)
-                if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - AT_BUDGET):
-                    losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
-            if losses and len(losses) == (trials >= 0).sum():
-                best = np.minimum(best, np.mean(losses, axis=0))
-        kept = np.isfinite(best)
-        return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
 
 
 def spent(results: Results, at: Sequence[float], config: AnalysisConfig, notes: list[str]) -> list[Spent]:
@@ -195,9 +176,30 @@ def _at_budget(
         tables=tuple(tables),
         losses=draw_losses(of_losses, scale, config, name=group.optimizer),
         constant=not decays,
-        results=results,
+        curves=() if decays else tuple(_tuned_curve(results, study, at, sign) for study in of_losses),
         rows=rows,
     )
+
+
+def _tuned_curve(results: Results, study: Study, budget: float, sign: float) -> tuple[Array, Array]:
+    """Return examples, up to the budget, and the smallest mean loss over seeds of all learning rates there.
+
+    Each curve is read as it was run; an average that falls below a later value is replaced by that value.
+    """
+    grid = np.geomspace(budget / 64, budget, 97)
+    best = np.full(len(grid), np.inf)
+    for trials in study.trials:
+        losses = []
+        for row in trials[trials >= 0]:
+            steps, values, _ = results.curve(int(row))
+            examples, values = steps * study.batch_size, sign * values
+            known = np.isfinite(values) & (examples > 0)
+            if known.sum() > 1 and examples[known][-1] >= budget * (1 - AT_BUDGET):
+                losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
+        if losses and len(losses) == (trials >= 0).sum():
+            best = np.minimum(best, np.mean(losses, axis=0))
+    kept = np.isfinite(best)
+    return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
 
 
 def _ended(rows: pd.DataFrame) -> pd.Series:
