@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,15 @@ def widening(freedom: float, confidence: float) -> float:
     """Return the ratio of the quantiles of Student's t and the normal distribution, for an estimated deviation."""
     tail = 0.5 + confidence / 2
     return float(stdtrit(freedom, tail) / ndtri(tail))
+
+
+def pooled(rows: Iterable[Array]) -> tuple[float, int]:
+    """Return the sum of squares of every row around its mean, and its degrees of freedom: the noise that the rows have
+    in common is the ratio of the two."""
+    squares, freedom = 0.0, 0
+    for row in rows:
+        squares, freedom = squares + float(((row - row.mean()) ** 2).sum()), freedom + len(row) - 1
+    return squares, freedom
 
 
 OPEN: Interval = (None, None)

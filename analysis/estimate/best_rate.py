@@ -27,7 +27,7 @@ import numpy as np
 
 from analysis.estimate.basin import NEIGHBOURS, Basins, Bottom, logs_of, means_of, wall_of
 from analysis.estimate.studies import Study
-from analysis.quantities import Array
+from analysis.quantities import Array, pooled
 from cbs.trial.lr_choice import Expected, expected
 
 _ALIKE = 0.3
@@ -314,14 +314,14 @@ def _own_noise(studies: Sequence[tuple[Study, int]], above: int = NEIGHBOURS) ->
     What the seeds at the winners scatter, beyond what they have in common at several batch sizes, counts for a few
     degrees of freedom, and alone where no two learning rates have two seeds.
     """
-    squares = freedom = 0.0
-    for study, winner in studies:
-        apart = np.log(study.steps[max(winner - NEIGHBOURS, 0) : winner + above + 1] / study.steps[winner])
-        for row in apart:
-            both = row[np.isfinite(row)]
-            if len(both) > 1 and np.ptp(both) > 0:
-                squares += float(((both - both.mean()) ** 2).sum()) / 2
-                freedom += len(both) - 1
+    apart = (
+        row[np.isfinite(row)]
+        for study, winner in studies
+        for row in np.log(study.steps[max(winner - NEIGHBOURS, 0) : winner + above + 1] / study.steps[winner])
+    )
+    # the difference of two runs has twice the variance of one
+    doubled, contrasts = pooled(row for row in apart if len(row) > 1 and np.ptp(row) > 0)
+    squares, freedom = doubled / 2, float(contrasts)
     seeds = max((len(study.seeds) for study, _ in studies), default=0)
     table = np.array([np.log(study.steps[winner]) for study, winner in studies if len(study.seeds) == seeds])
     if seeds > 1 and np.isfinite(table).all():

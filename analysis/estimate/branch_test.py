@@ -138,7 +138,7 @@ def _noises(checkpoints: Iterable[BranchLosses]) -> Array:
     found = []
     for branches in checkpoints:
         logs = np.log(branches.factors / branches.factors[0])
-        parts = [(logs[place], _apart(branches, place)) for place in range(1, len(logs))]
+        parts = [(logs[index], _apart(branches, index)) for index in range(1, len(logs))]
         found += [(log, ((d - d.mean()) ** 2).sum(), len(d) - 1) for log, d in parts if len(d) > 1]
     return np.array(found).reshape(-1, 3)
 

@@ -15,7 +15,7 @@ from analysis.estimate.draws import Break
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_draws import Drawn, FarSeed
 from analysis.formatting import number
-from analysis.quantities import Interval
+from analysis.quantities import Interval, pooled
 from analysis.read.groups import Group
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
@@ -251,8 +251,7 @@ def _too_steep(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
     """Find steps that fall, and learning rates that rise, by more than the factor of the batch size: the smaller size
     has run at a poor learning rate."""
     logs = [np.log(point.steps_per_seed or [point.steps_to_target or np.nan]) for point in reached]
-    freedom = sum(len(row) - 1 for row in logs)
-    squares = sum(float(((row - row.mean()) ** 2).sum()) for row in logs)
+    squares, freedom = pooled(logs)
     noise = math.sqrt((_USUAL_FREEDOM * _USUAL_NOISE**2 + squares) / (_USUAL_FREEDOM + freedom))
     for (small, before), (large, after) in pairwise(zip(reached, logs, strict=True)):
         factor = math.log(large.batch_size / small.batch_size)

@@ -22,7 +22,7 @@ from analysis.estimate.best_rate import at_best
 from analysis.estimate.draws import Draws, draw, draw_levels
 from analysis.estimate.prior import Line
 from analysis.estimate.studies import Study, one_study
-from analysis.quantities import Array
+from analysis.quantities import Array, pooled
 from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError
@@ -98,7 +98,7 @@ def loss_studies(studies: Sequence[Study], losses: Sequence[Array]) -> tuple[lis
 
 
 def _scale(losses: Sequence[Array]) -> Scale:
-    bends, squares, freedom, least, best = [], 0.0, 0, math.inf, []
+    bends, winners, least, best = [], [], math.inf, []
     for table in losses:
         there = np.isfinite(table)
         if not there.any():
@@ -106,14 +106,14 @@ def _scale(losses: Sequence[Array]) -> Scale:
         with np.errstate(invalid="ignore"):
             means = np.where(there.any(axis=1), np.where(there, table, 0.0).sum(axis=1) / there.sum(axis=1), np.inf)
         at, least = int(means.argmin()), min(least, float(table[there].min()))
-        row = table[at][there[at]]
+        winners.append(table[at][there[at]])
         best.append(means[at])
-        squares, freedom = squares + float(((row - row.mean()) ** 2).sum()), freedom + len(row) - 1
         if 0 < at < len(means) - 1 and np.isfinite(means[at - 1 : at + 2]).all():
             bends.append(float(means[at - 1] + means[at + 1] - 2 * means[at]))
     if not best:
         return Scale(0.0, 1.0)
     spread = float(np.max(best)) - least
+    squares, freedom = pooled(winners)
     noise = math.sqrt(squares / freedom) if freedom else 0.0
     unit = max(_BENT * float(np.median(bends)) if bends else 0.1 * spread, _NOISY * noise, spread / _RANGE)
     return Scale(least, unit if unit > 0 else 1.0)

@@ -79,7 +79,7 @@ def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "
     far = far_seeds(found)
     draws = draw(sizes, found, config.resamples, config.seed, name=name)
     if far:
-        rest = [_without(each, far[place][0]) if place in far else each for place, each in enumerate(found)]
+        rest = [_without(each, far[index][0]) if index in far else each for index, each in enumerate(found)]
         draws = draw(sizes, rest, config.resamples, config.seed, name=name).mixed(draws)
     # the law's own parameters are those without departures, which would take any part of it
     law = draw(sizes, found, config.resamples, config.seed, StepsPrior(departs=False), name=name).law

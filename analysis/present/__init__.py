@@ -82,12 +82,12 @@ def show(result: Result, console: Console, *, wide: bool = False, files: Sequenc
     presented = presentation(result)
     parts = [*presented.shown, *(presented.wide if wide else ())]
     parts = [part for part in parts if isinstance(part, str) or part.rows or part.lines]
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             print_sentence(part, console)
             continue
         print_table(part, console, wide=wide)
-        if isinstance(next(iter(parts[place + 1 :]), ""), Table):
+        if isinstance(next(iter(parts[index + 1 :]), ""), Table):
             console.print()
     for command in presented.then:
         console.print(f"next: {command}", markup=False, soft_wrap=True)

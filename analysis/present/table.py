@@ -279,8 +279,8 @@ def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
     cells = table.cells()
     plain, stacked = (
         [
-            _Laid(column, [joint.join(filter(None, row[place])) for row in cells])
-            for place, column in enumerate(table.columns)
+            _Laid(column, [joint.join(filter(None, row[index])) for row in cells])
+            for index, column in enumerate(table.columns)
         ]
         for joint in (" ", "\n")
     )
@@ -294,8 +294,8 @@ def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
             blocks.append([])
         blocks[-1].append(entry)
     if all(_width([*names, *block]) <= width for block in blocks) and len(blocks) <= max(1, len(stacked) // 2):
-        for place, block in enumerate(blocks):
-            if place:
+        for index, block in enumerate(blocks):
+            if index:
                 yield Text()
             yield _grid([*names, *block], width)
         return

@@ -241,7 +241,7 @@ def _answer(
     results: Results, entry: Spent, name: str, margin: float, others: Sequence[Spent], config: AnalysisConfig
 ) -> OptimizerAtBudget:
     equal = equivalence(entry.losses, margin, config.confidence)
-    sizes = tuple(_size(entry, place, equal.excesses[place], margin, config) for place in range(len(entry.studies)))
+    sizes = tuple(_size(entry, index, equal.excesses[index], margin, config) for index in range(len(entry.studies)))
     verdict, advice = _verdict(sizes, entry.losses, margin)
     return OptimizerAtBudget(
         group=entry.group,

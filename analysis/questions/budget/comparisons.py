@@ -101,14 +101,14 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
         best, within = Quantity(float(here[values.argmin()])), _largest(found, margin, confidence).value
         return Equivalence(excesses=tuple(excesses), best=best, largest_within=Quantity(None if bounds else within))
     told = standings(found.drawn[:, kept], margin, confidence)
-    for place, at in enumerate(kept):
-        standing, more = told.standings[place], None
+    for index, at in enumerate(kept):
+        standing, more = told.standings[index], None
         if bounds and standing is Standing.EQUAL:
             standing = Standing.UNKNOWN
         elif standing is Standing.UNKNOWN and not bounds:
-            more = _more_seeds(found, told, kept, place, margin, confidence)
-        ends = float(told.low[place]), None if bounds else float(told.high[place])
-        excesses[at] = Excess(float(values[place]), ends, standing=standing, more_seeds=more)
+            more = _more_seeds(found, told, kept, index, margin, confidence)
+        ends = float(told.low[index]), None if bounds else float(told.high[index])
+        excesses[at] = Excess(float(values[index]), ends, standing=standing, more_seeds=more)
     perhaps = np.concatenate([here[told.may_be_best], found.sizes[found.edges]])
     first, last = float(perhaps.min()), float(perhaps.max())
     equal = [int(found.sizes[at]) for at in kept if excesses[at].standing is Standing.EQUAL]
@@ -257,13 +257,13 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
         curves = [_over_budgets(size, [*others, entry]) for size in found.sizes]
         source = "no smaller budget of these batch sizes goes there: a second one has to be run"
     made = []
-    for place in range(len(entry.studies) - 1):
-        small, large = (entry.studies[place + step].batch_size for step in (0, 1))
-        if found.edges[place : place + 2].any():
+    for index in range(len(entry.studies) - 1):
+        small, large = (entry.studies[index + step].batch_size for step in (0, 1))
+        if found.edges[index : index + 2].any():
             made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
             continue
-        rows = np.concatenate([np.diff(found.values)[[place]], np.diff(found.drawn)[:, place]])
-        logs = np.array([_log_ratio(curves[place], curves[place + 1], entry.budget, worse) for worse in rows])
+        rows = np.concatenate([np.diff(found.values)[[index]], np.diff(found.drawn)[:, index]])
+        logs = np.array([_log_ratio(curves[index], curves[index + 1], entry.budget, worse) for worse in rows])
         ratio = Quantity.open_ended(logs, confidence) if np.isfinite(logs[0]) else UNKNOWN
         data = ratio.mapped(lambda log: float(1 - np.exp(log)), falling=True)
         made.append(

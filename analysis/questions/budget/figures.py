@@ -86,8 +86,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     middle, key = (table["optimizer"].nunique() - 1) / 2, []
     beside, (left, right) = 1.05 ** (middle + 1), axes.get_xlim()  # the outermost optimizers stand inside, too
     axes.set_xlim(min(left, sizes.min() / beside), max(right, sizes.max() * beside))
-    for place, (name, look, (own,)) in enumerate(style.each(table, "point")):
-        aside = 1.05 ** (place - middle)
+    for index, (name, look, (own,)) in enumerate(style.each(table, "point")):
+        aside = 1.05 ** (index - middle)
         best = float(own["value"].min() if sign > 0 else own["value"].max())
         ends = sorted((best, best + sign * float(own["margin"].iloc[0])))
         axes.axhspan(*ends, color=look.colour, alpha=0.12, linewidth=0, zorder=0)

@@ -112,10 +112,10 @@ def draw_goals(axes: Axes, table: pd.DataFrame) -> None:
     style.batch_axes(axes, table, [*shown, 1.0], "token ratio", table["batch_size"])
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
     goals, ends = style.shades_of_targets(table["goal"], str(table["target"].iloc[0])), []
-    for place, (goal, colour) in enumerate(goals.items()):
+    for index, (goal, colour) in enumerate(goals.items()):
         own = table[table["goal"] == goal].sort_values("batch_size")
-        look = style.MarkStyle(colour, style.MARKERS[place % len(style.MARKERS)], "-")
-        aside = 1.05 ** (place - (len(goals) - 1) / 2)
+        look = style.MarkStyle(colour, style.MARKERS[index % len(style.MARKERS)], "-")
+        aside = 1.05 ** (index - (len(goals) - 1) / 2)
         axes.plot(own["batch_size"] * aside, own["token_ratio"], color=look.colour, linewidth=0.9, zorder=3)
         style.points(axes, own, "batch_size", "token_ratio", look, aside=aside)
         last = own.iloc[-1]

@@ -197,7 +197,7 @@ def _answered(
     within: float, share: float,
 ) -> LocalScope:  # fmt: skip
     runs = [sorted(own, key=lambda each: each.branched.examples) for _, own in itertools.groupby(members, key=_whose)]
-    drawn = [factor_curves(along, config, 101 * place) for place, along in enumerate(runs)]
+    drawn = [factor_curves(along, config, 101 * index) for index, along in enumerate(runs)]
     deviations = [each.deviation for each in itertools.chain(*drawn) if each is not None and each.freedom]
     noise = float(np.median(deviations)) if deviations else None
     tolerance = max(within, share * (noise or 0.0))
@@ -205,8 +205,8 @@ def _answered(
     curves: list[LocalCurve] = []
     for run, of_run in zip(runs, drawn, strict=True):
         checkpoints = tuple(
-            checkpoint(branches, curve, tolerance, config, 101 * len(curves) + place)
-            for place, (branches, curve) in enumerate(zip(run, of_run, strict=True))
+            checkpoint(branches, curve, tolerance, config, 101 * len(curves) + index)
+            for index, (branches, curve) in enumerate(zip(run, of_run, strict=True))
         )
         first = run[0].branched
         exponent, power = _power_law(checkpoints, config.confidence)
@@ -244,12 +244,12 @@ def _answered(
 def factor_curves(along: Sequence[TunedBranches], config: AnalysisConfig, seed: int) -> list[FactorCurve | None]:
     """Return draws of the losses of every checkpoint of a run; those with hardly any noise of their own have that of
     the others."""
-    every = [branches.curve("loss", config, seed + place) for place, branches in enumerate(along)]
+    every = [branches.curve("loss", config, seed + index) for index, branches in enumerate(along)]
     found = []
-    for place, (branches, own) in enumerate(zip(along, every, strict=True)):
+    for index, (branches, own) in enumerate(zip(along, every, strict=True)):
         lenders = [each for each in every if each is not None and each is not own and each.freedom >= SOME]
         needs = own is not None and own.freedom < ENOUGH and bool(lenders)
-        found.append(branches.curve("loss", config, seed + place, lenders) if needs else own)
+        found.append(branches.curve("loss", config, seed + index, lenders) if needs else own)
     return found
 
 

@@ -206,21 +206,21 @@ def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScal
 
 
 def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor, sign: float) -> Iterator[BranchesAt]:
-    for place, factor in enumerate(branches.factors.tolist()):
-        unknown = Standing.WORSE if branches.diverged[place] else Standing.UNKNOWN
+    for index, factor in enumerate(branches.factors.tolist()):
+        unknown = Standing.WORSE if branches.diverged[index] else Standing.UNKNOWN
         excess, standing = found.compared.get(factor, (UNKNOWN, unknown))
-        seen = branches.of_factor(place)["loss"].dropna().to_numpy(float)
+        seen = branches.of_factor(index)["loss"].dropna().to_numpy(float)
         yield BranchesAt(
             factor=factor,
-            batch_size=branches.studies[place].batch_size,
-            lr_factor=float(branches.lr_factors[place]),
-            at_grid_edge=bool(branches.edges[place]),
+            batch_size=branches.studies[index].batch_size,
+            lr_factor=float(branches.lr_factors[index]),
+            at_grid_edge=bool(branches.edges[index]),
             seeds=len(seen),
             diverged=int(np.isposinf(seen).sum()),
             loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
             excess=excess,
             standing=standing,
-            train_loss=finite_or_none(float(np.nanmean(training.losses[:, place]))) if len(seen) else None,
+            train_loss=finite_or_none(float(np.nanmean(training.losses[:, index]))) if len(seen) else None,
         )
 
 

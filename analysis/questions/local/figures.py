@@ -127,8 +127,8 @@ def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
     style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"critical batch size ({unit}s)")
     style.token_axis(axes, table["tokens_per_example"], quantity="data seen")
     key, middle = [], (table["optimizer"].nunique() - 1) / 2
-    for place, (name, look, (local, *beside)) in enumerate(style.each(table, "local", *_KINDS)):
-        aside = 1.04 ** (place - middle)
+    for index, (name, look, (local, *beside)) in enumerate(style.each(table, "local", *_KINDS)):
+        aside = 1.04 ** (index - middle)
         axes.plot(local["examples"] * aside, local["critical_batch_size"], color=look.colour, linestyle=look.dashes)
         style.points(axes, local, "examples", "critical_batch_size", look, aside=aside)
         for part, (_, marking) in zip(beside, _KINDS.values(), strict=True):

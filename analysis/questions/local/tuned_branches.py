@@ -80,8 +80,8 @@ def tuned(branched: Branched) -> TunedBranches:
     factors, of_factor = np.unique(trials["factor"].to_numpy(float), return_inverse=True)
     seeds, of_seed = np.unique(trials["seed"], return_inverse=True)
     studies = []
-    for place in range(len(factors)):
-        own = np.flatnonzero(of_factor == place)
+    for index in range(len(factors)):
+        own = np.flatnonzero(of_factor == index)
         lrs, of_lr = np.unique(trials["lr_factor"].to_numpy(float)[own], return_inverse=True)
         rows = np.full((len(lrs), len(seeds)), -1)
         rows[of_lr, of_seed[own]] = own

@@ -72,8 +72,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     sizes, key = table.loc[table["kind"] != "law", "batch_size"], []
     style.batch_axes(axes, table, table[["lr", "low", "high"]], "best learning rate", sizes)
     middle = (table["optimizer"].nunique() - 1) / 2
-    for place, (name, look, (law, inside, bounds)) in enumerate(style.each(table, "law", "optimum", "bound")):
-        aside = 1.06 ** (place - middle)
+    for index, (name, look, (law, inside, bounds)) in enumerate(style.each(table, "law", "optimum", "bound")):
+        aside = 1.06 ** (index - middle)
         style.curve(axes, law, "batch_size", "lr", look)
         style.points(axes, inside, "batch_size", "lr", look, aside=aside)
         for row in bounds.itertuples():

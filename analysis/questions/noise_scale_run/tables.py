@@ -71,13 +71,13 @@ def scales(run: dict[str, Any]) -> Table:
     # the geometry that matches the optimizer, corrected for the batch size if there is such a version
     corrected = f"{run['matched']}{CORRECTED}"
     matched = corrected if corrected in run["phases"][0]["noise_scales"] else run["matched"]
-    for place, phase in enumerate(run["phases"]):
+    for index, phase in enumerate(run["phases"]):
         first, last = phase["first_examples"], phase["last_examples"]
         for geometry, entry in phase["noise_scales"].items():
             own = geometry == matched
             about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * own)
             more = {
-                "phase": place + 1,
+                "phase": index + 1,
                 "examples": (first + last) / 2,
                 "geometry": geometry,
                 "symbol": run["symbols"][geometry],

@@ -83,16 +83,16 @@ def one_step_test(
     rng = np.random.default_rng(0)
     weights = np.ones((1 + resamples, len(sizes), replicates)) / replicates
     weights[1:] = rng.multinomial(replicates, np.full(replicates, 1 / replicates), (resamples, len(sizes))) / replicates
-    found = [_best(steps, weights[:, place] @ changes[place]) for place, steps in enumerate(lengths)]
+    found = [_best(steps, weights[:, index] @ changes[index]) for index, steps in enumerate(lengths)]
     length, saved = (np.stack([each[part] for each in found], axis=1) for part in (0, 1))
     edges = [bool(np.ravel(each[2])[0]) for each in found]
     most, noise = _fitted(sizes, saved)
     points = tuple(
         BestStep(
-            batch_size=int(size), length=Quantity.of_draws(length[:, place], confidence),
-            saved=Quantity.of_draws(saved[:, place], confidence), at_edge=edges[place],
+            batch_size=int(size), length=Quantity.of_draws(length[:, index], confidence),
+            saved=Quantity.of_draws(saved[:, index], confidence), at_edge=edges[index],
         )
-        for place, size in enumerate(sizes)
+        for index, size in enumerate(sizes)
     )  # fmt: skip
     simple, hessian = (_of_ends(sizes, np.einsum("rmn,mn->rm", weights, each)) for each in (sq_norms, curvatures))
     notes = [

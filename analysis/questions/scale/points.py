@@ -117,7 +117,7 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     """
     whys = [(answer, why_left_out(answer)) for answer in answers]
     kept = [answer for answer, why in whys if not why]
-    runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
+    runs = {number: index for index, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
     tokens = in_tokens(answers)
     lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
     for verdict in (each for each in Verdict if each is not Verdict.OK):

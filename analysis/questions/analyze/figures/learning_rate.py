@@ -140,9 +140,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         colour, reached = colours[batch_size], part[part["steps"].notna()]
         axes.plot(reached["lr"], reached["steps"], color=colour, linewidth=1.0, zorder=2)
         axes.vlines(reached["lr"], reached["low"], reached["high"], color=colour, linewidth=0.7, zorder=2)
-        for place, (name, rows) in enumerate(_marked(part).items()):
+        for index, (name, rows) in enumerate(_marked(part).items()):
             marker, look = _MARKS[name]
-            axes.plot(part["lr"][rows], part["y"][rows], marker, **{"color": colour, "zorder": 3 + place} | look)
+            axes.plot(part["lr"][rows], part["y"][rows], marker, **{"color": colour, "zorder": 3 + index} | look)
         shown = part[part["steps"].notna() | part["steps_lower_bound"].notna()]
         if len(shown):
             edge = " at edge" if part["at_grid_edge"].any() else ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from analysis.quantities import OPEN, UNKNOWN, Quantity, interval, widening
+from analysis.quantities import OPEN, UNKNOWN, Quantity, interval, pooled, widening
 
 
 def test_the_first_row_is_the_value_and_the_others_alone_are_the_interval() -> None:
@@ -64,3 +64,9 @@ def test_a_falling_function_turns_the_ends_round_and_an_end_may_be_opened() -> N
     assert [whole.opened(*beyond).interval for beyond in ((0,), (1,), (-1.0,), (1, -1))] == [
         (1.0, 3.0), (None, 3.0), (1.0, None), (None, None),
     ]  # fmt: skip
+
+
+def test_pooled_noise_is_that_of_every_row_around_its_own_mean() -> None:
+    squares, freedom = pooled([np.array([1.0, 3.0]), np.array([10.0, 11.0, 12.0]), np.array([7.0])])
+    assert (squares, freedom) == (2.0 + 2.0, 1 + 2)
+    assert pooled([]) == (0.0, 0)
