@@ -189,7 +189,6 @@ def learning_rate_law(
             log_lr=best.log_lr,
             variance=best.log_lr_variance,
             edge=best.edge,
-            believed=best.believed,
             step=best.step,
             seeds=int(np.isfinite(best.values).sum()),
         )

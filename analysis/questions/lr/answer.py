@@ -108,6 +108,9 @@ def learning_rates(
 
 
 def _entry(answer: Answer, law: LearningRateLaw, starts: Sequence[float], ways: tuple[Protocol, ...]) -> LearningRate:
+    # an edge is none where other batch sizes say where the best learning rate lies, as the verdict of the answer has it
+    known = {point.batch_size for point in answer.points if point.at_grid_edge is False}
+    law = replace(law, optima=tuple(replace(best, believed=best.batch_size in known) for best in law.optima))
     factors = [law.factor(size, multiple) for size in starts for multiple in MULTIPLES]
     return LearningRate(answer=answer, law=law, factors=tuple(filter(None, factors)), protocols=ways)
 
