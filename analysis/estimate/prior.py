@@ -247,7 +247,13 @@ def _slope(at: Array, place: float, log_exponent: float, sharpness: float) -> Ar
 
 @dataclass(frozen=True)
 class StepsCurve:
-    """Parameters, scalars or one per draw, shape ``[R]``.
+    r"""The power law :math:`S(B) = S_{min} (1 + (B_{crit}/B)^a)`; parameters are scalars or one per draw, shape ``[R]``.
+
+    At :math:`B_{crit}` a run takes twice the fewest steps, whatever the exponent. With a = 1 this is the hyperbola of
+    McCandlish et al. (2018, arXiv 1812.06162), equations 2.11 and 2.12, with :math:`B_{crit} = E_{min}/S_{min}`; with a
+    free exponent it is the form of Zhang et al. (2024, arXiv 2410.21676), definition 1. S counts optimizer updates,
+    E = B S and B count examples. If a is not 1, examples have no positive finite limit as B goes to 0: ``E_min`` is
+    defined for the hyperbola only.
 
     Attributes:
         log_min_steps: ``ln S_min``, in optimizer updates.

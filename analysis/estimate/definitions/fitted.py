@@ -1,15 +1,4 @@
-r"""The largest batch size that costs at most a given share more steps than linear scaling would.
-
-Zhang et al. (2024), arXiv:2410.21676, definition 1: the largest B with :math:`S(B) \le (1 + p) S(B_{ref}) B_{ref}/B`,
-p = 0.2 in the paper, with a reference batch size of 256 sequences in the authors' notebook. On the hyperbola
-:math:`S = a + b/B` fitted in log steps this is
-
-.. math:: B_p = (1 + p) B_{ref} + p b/a
-
-and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`. With another exponent steps do not scale linearly at
-any small batch size. Without a reference the definition is therefore that of the hyperbola; with one it is solved on
-the drawn curves.
-"""
+"""Definitions that ask the fitted curve, and what lies beyond the measured batch sizes."""
 
 from __future__ import annotations
 
@@ -36,7 +25,17 @@ _TARGETS = 2
 @DEFINITIONS.register("overhead")
 @dataclass(frozen=True, kw_only=True)
 class Overhead(Definition):
-    """Largest batch size with at most ``overhead`` more steps than linear scaling, in examples.
+    r"""Largest batch size with at most ``overhead`` more steps than linear scaling, in examples.
+
+    Zhang et al. (2024), arXiv:2410.21676, definition 1: the largest B with :math:`S(B) \le (1 + p) S(B_{ref})
+    B_{ref}/B`, p = 0.2 in the paper, with a reference batch size of 256 sequences in the authors' notebook. On the
+    hyperbola :math:`S = a + b/B` fitted in log steps this is
+
+    .. math:: B_p = (1 + p) B_{ref} + p b/a
+
+    and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`. With another exponent steps do not scale linearly
+    at any small batch size. Without a reference the definition is therefore that of the hyperbola; with one it is
+    solved on the drawn curves.
 
     Depends on: the target; the fitted curve, or the hyperbola if there is no reference; ``overhead``, a free choice;
     and ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.
@@ -86,6 +85,9 @@ def _largest(draws: Draws, start: float, excess: float) -> Array:
 class Pareto(Definition):
     """Batch size at which a run takes twice the fewest steps, in examples.
 
+    McCandlish et al. (2018), arXiv:1812.06162, equation 2.12: E_min/S_min. On the hyperbola a run there also takes
+    twice the fewest examples, and their product is least.
+
     Depends on: the target and the fitted law, whose fewest steps no sweep sees: for comparison with papers.
     """
 
@@ -99,7 +101,15 @@ class Pareto(Definition):
 @DEFINITIONS.register("kaplan")
 @dataclass(frozen=True, kw_only=True)
 class Kaplan(Definition):
-    """Value of the law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over targets.
+    r"""Value at the target in question of a law over targets: least squares of ``ln B_crit`` on ``ln L``; in examples.
+
+    Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.08361, equation 1.4:
+
+    .. math:: B_{crit}(L) = B_* / L^{1/\alpha_B}
+
+    with :math:`B_*` about 2e8 tokens and :math:`\alpha_B` about 0.21 in the paper, fitted to the ``pareto`` critical
+    batch sizes of one optimizer at several targets L of the same runs; ``cbs scale --against loss`` prints its
+    parameters.
 
     A target is used if it is above 0 and was reached at three or more batch sizes. NaN with fewer than two targets.
 

@@ -1,9 +1,4 @@
-"""The smallest batch size from which a larger one saves no more steps.
-
-Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: beyond
-some batch size the steps to target no longer fall (maximal data parallelism). The paper reads it off the plot and gives
-no numerical criterion; here a tolerance defines it.
-"""
+"""Definitions that are read off the measured steps, without a fit."""
 
 from __future__ import annotations
 
@@ -21,6 +16,10 @@ from analysis.quantities import Array
 @dataclass(frozen=True, kw_only=True)
 class Saturation(Definition):
     """Smallest batch size whose steps are within ``tolerance`` of the fewest measured ones, in examples.
+
+    Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600:
+    beyond some batch size the steps to target no longer fall (maximal data parallelism). The paper reads it off the
+    plot and gives no numerical criterion; here a tolerance defines it.
 
     Between the last measured batch size above the tolerance and the next one the steps are interpolated linearly in
     log-log. Infinity if only the largest is within it, because steps still fall there; 0 if the smallest is.
@@ -57,6 +56,10 @@ class Saturation(Definition):
 @dataclass(frozen=True, kw_only=True)
 class PerfectScalingEnd(Definition):
     """Largest batch size with at most ``tolerance`` more steps than the line of perfect scaling, in examples.
+
+    Shallue et al. (2019), arXiv:1811.03600: steps to target start on a line of perfect scaling, ``B S(B)`` constant,
+    anchored at the smallest measured batch size. The paper reads the end of this line off the plot; here a tolerance
+    defines it.
 
     Between the last measured batch size on the line and the next one the excess is interpolated linearly in log-log.
     Infinity if the largest measured batch size is still on the line.
@@ -95,6 +98,11 @@ class PerfectScalingEnd(Definition):
 class Sfo(Definition):
     """The measured batch size with the fewest examples to the target, in examples; the smallest one of ties.
 
+    Sato, Naganuma and Iiduka (2025), arXiv:2507.01598: the batch size that minimises the stochastic first-order oracle
+    complexity ``B S(B)``, the number of gradients of single examples. Their theory has an interior minimum because its
+    bound on the steps has a pole at a smallest batch size. The hyperbola ``S = a + b/B`` has none: an interior minimum
+    in measured steps says that small batches do worse than the hyperbola, or that the steps are noisy.
+
     Depends on: the target and which batch sizes were measured; no fit. The examples differ little where scaling is
     nearly perfect, so noise decides between neighbours.
     """
@@ -118,7 +126,11 @@ class Sfo(Definition):
 @DEFINITIONS.register("token_optimal")
 @dataclass(frozen=True, kw_only=True)
 class TokenOptimal(Definition):
-    """The largest measured batch size whose examples to the target are the fewest, in examples.
+    r"""The largest measured batch size whose examples to the target are the fewest, in examples.
+
+    Essential AI (2025), "Practical Efficiency of Muon for Pretraining", arXiv:2505.02222, equation 6:
+    :math:`B_{tok} = \max \arg\min_B T(B)` with the tokens to target :math:`T(B) = B S(B)`. Ideally tokens are flat up
+    to a knee and grow beyond, and this is the knee; the paper itself calls it brittle under noise.
 
     Depends on: the target and which batch sizes were measured; no fit. With ``tolerance`` 0 only exact ties count, so
     on measured steps it equals ``sfo``, and a change of 1 % in one mean may move it by several grid points. A tolerance
