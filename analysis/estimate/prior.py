@@ -247,7 +247,7 @@ def _slope(at: Array, place: float, log_exponent: float, sharpness: float) -> Ar
 
 @dataclass(frozen=True)
 class StepsCurve:
-    r"""The power law :math:`S(B) = S_{min} (1 + (B_{crit}/B)^a)`; parameters are scalars or one per draw, shape ``[R]``.
+    r"""The law :math:`S(B) = S_{min} (1 + (B_{crit}/B)^a)`; parameters are scalars or one per draw, shape ``[R]``.
 
     At :math:`B_{crit}` a run takes twice the fewest steps, whatever the exponent. With a = 1 this is the hyperbola of
     McCandlish et al. (2018, arXiv 1812.06162), equations 2.11 and 2.12, with :math:`B_{crit} = E_{min}/S_{min}`; with a
