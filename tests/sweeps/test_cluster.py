@@ -167,7 +167,7 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
     notes: list[str] = []
     run = SimpleNamespace(
         over=False,
-        search=SimpleNamespace(results={}),
+        search=SimpleNamespace(all_counts=lambda: (0, 0)),
         note=notes.append,
         all_lost=lambda: None,
     )
@@ -199,7 +199,7 @@ def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
         yield
 
     monkeypatch.setattr("sweeps.running.dispatch.connected", lost)
-    run: Any = SimpleNamespace(over=False, note=pytest.fail, search=SimpleNamespace(results={}))
+    run: Any = SimpleNamespace(over=False, note=pytest.fail, search=SimpleNamespace(all_counts=lambda: (0, 0)))
     with pytest.raises(Unfinished, match=r"^Ray has died \(its control service is gone\)$"):
         run_search(SimpleNamespace(run=run), Resources(workers=1, address="10.0.0.1:6379"))
 
