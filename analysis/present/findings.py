@@ -13,7 +13,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import Suggestion
 from analysis.json_values import plain, shown
-from analysis.present import presentation
+from analysis.present import presentation, show
 from analysis.present.table import Table
 
 MOST = 2
@@ -29,6 +29,14 @@ class Findings:
 
     config: AnalysisConfig = field(repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        """What answers the question as a terminal of 80 columns shows it."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        show(self, Console(width=80, file=text, color_system=None, force_jupyter=False))
+        return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
         """What answers the question as HTML without scripts, styles and links."""

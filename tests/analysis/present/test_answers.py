@@ -377,6 +377,15 @@ def test_the_answer_fits_a_screen_and_everything_else_is_asked_for(measured: Ana
         assert title not in "\n".join(short)
 
 
+def test_print_shows_what_a_terminal_of_80_columns_does(measured: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = printed(measured, 80).rstrip()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # a notebook, where rich displays instead of writing
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(measured) == expected
+    for answer in measured.answers:
+        assert with_interval(answer.critical_batch_size, answer.interval) in str(measured)
+
+
 def test_a_notebook_shows_the_table_the_sentence_and_the_main_figure(measured: Analysis) -> None:
     page = measured._repr_html_()
     for answer in measured.answers:
