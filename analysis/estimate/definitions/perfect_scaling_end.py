@@ -1,0 +1,55 @@
+"""The largest batch size at which a doubling still halves the steps.
+
+Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: steps
+to target against batch size start on a line of perfect scaling, ``B S(B)`` constant, anchored at the smallest measured
+batch size. The paper reads the end of this line off the plot and gives no numerical criterion; here a tolerance defines
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, Definition, crossing
+from analysis.quantities import Array
+
+
+@DEFINITIONS.register("perfect_scaling_end")
+@dataclass(frozen=True, kw_only=True)
+class PerfectScalingEnd(Definition):
+    """Largest batch size with at most ``tolerance`` more steps than the line of perfect scaling, in examples.
+
+    Between the last measured batch size on the line and the next one the excess is interpolated linearly in log-log.
+    Infinity if the largest measured batch size is still on the line.
+
+    Depends on: the target; the smallest measured batch size, whose noise moves the whole line; the measured batch
+    sizes; and ``tolerance``. No fit.
+
+    Attributes:
+        tolerance: relative excess of the steps that still counts as on the line.
+    """
+
+    tolerance: float = 0.1
+
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
+        sizes, (excess, last) = samples[at].batch_sizes, self._last(samples[at])
+        after = np.minimum(last + 1, len(sizes) - 1)
+        return np.where(after > last, crossing(sizes, excess, last, after, self.tolerance), np.inf)
+
+    def _last(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
+        """Return the log excess over the line, and the index ``[R]`` of the largest batch size on it (0 at least)."""
+        excess = sample.log_examples - sample.log_examples[:, :1]
+        on = excess <= math.log1p(self.tolerance) + ROUNDING
+        return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
+
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        sizes = samples[at].batch_sizes
+        if value == math.inf:
+            return f"no measured batch size leaves the line: beyond {sizes[-1]:g}; add larger ones"
+        if value < sizes[1]:
+            return f"batch size {sizes[1]:g}, the second smallest, has left the line already: add smaller ones"
+        return ""
