@@ -17,6 +17,16 @@ from tests.sweeps.alone import swept
 from tests.sweeps.simulation import small_sweep
 
 
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> Iterator[None]:
+    """The Ray that tests share has taken the signals of this process as its own."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (*interrupts.NUMBERS, signal.SIGALRM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_what_takes_longer_is_interrupted_once() -> None:
     before = signal.getsignal(signal.SIGALRM)
     started = time.monotonic()
