@@ -10,7 +10,6 @@ import gc
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -110,15 +109,6 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    """A command ignores signals once it is done, as its process ends; that of the tests goes on."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
