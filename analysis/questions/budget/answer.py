@@ -23,10 +23,9 @@ from analysis.json_values import plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import OPEN, Array, Quantity
 from analysis.questions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
-from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
-from analysis.read.results import Results, load
+from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.record import AT_BUDGET
 
@@ -85,7 +84,6 @@ class OptimizerAtBudget:
         sizes: results in order of increasing batch size.
         equivalence: which batch sizes are as good as the best.
         doublings: cost of the next larger batch size, see :class:`SizeDoubling`.
-        relation: the same from the critical batch size.
         verdict: ``ok``, or what speaks against the answer.
         advice: what to do about the verdict.
         constant: whether learning rates were constant, so that one run also gives every smaller budget.
@@ -96,7 +94,6 @@ class OptimizerAtBudget:
     sizes: tuple[SizeAtBudget, ...]
     equivalence: Equivalence
     doublings: tuple[SizeDoubling, ...]
-    relation: Relation
     verdict: Verdict
     advice: str
     constant: bool
@@ -186,7 +183,7 @@ def budget(
         margin = _margin(asked, best)
         names = _names(scope)
         entries = [
-            _answer(results, entry, name, margin, [each for each in found if _same(each, entry)], config)
+            _answer(entry, name, margin, [each for each in found if _same(each, entry)], config)
             for entry, name in zip(scope, names, strict=True)
         ]
         pairs = [
@@ -238,7 +235,7 @@ def _same(one: Spent, other: Spent) -> bool:
 
 
 def _answer(
-    results: Results, entry: Spent, name: str, margin: float, others: Sequence[Spent], config: AnalysisConfig
+    entry: Spent, name: str, margin: float, others: Sequence[Spent], config: AnalysisConfig
 ) -> OptimizerAtBudget:
     equal = equivalence(entry.losses, margin, config.confidence)
     sizes = tuple(_size(entry, index, equal.excesses[index], margin, config) for index in range(len(entry.studies)))
@@ -249,7 +246,6 @@ def _answer(
         sizes=sizes,
         equivalence=equal,
         doublings=doublings(entry, others, config.confidence),
-        relation=relation(results, entry, equal.best.value, equal.largest_within, margin, config),
         verdict=verdict,
         advice=advice,
         constant=entry.constant,

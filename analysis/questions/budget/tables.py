@@ -15,7 +15,7 @@ from analysis.questions.budget.answer import AtBudget, Budgets, OptimizerAtBudge
 
 @presentation.register
 def _(found: Budgets) -> Presentation:
-    makers = (equivalence, losses, other_metrics, doublings, critical, differences, overtaking, learning_rates)
+    makers = (equivalence, losses, other_metrics, doublings, differences, overtaking, learning_rates)
     tables = {make.__name__: make(found) for make in makers}
     if not tables["other_metrics"].rows:
         del tables["other_metrics"]
@@ -157,24 +157,6 @@ def doublings(found: Budgets) -> Table:
         *remarks,
     ]
     return Table(columns=columns, rows=rows, title=_title(found, "What the next batch size costs"), lines=lines)
-
-
-def critical(found: Budgets) -> Table:
-    """Return a table of predicted and measured batch sizes, one row per optimizer and budget."""
-    rows = [(entry.relation, entry, scope) for entry, scope in _entries(found)]
-    columns = (
-        *_about(found),
-        Column("target", heading="target", text=lambda value: number(value, 4)),
-        quantity("critical_batch_size", "B_crit", latex=r"$B_{\mathrm{crit}}$"),
-        Column("slope", heading="loss per ln E"),
-        quantity("predicted", "predicted B within"),
-        quantity("measured", "measured B within"),
-        Column("holds", heading="prediction", left=True),
-        Column("remark"),
-    )
-    lines = list(dict.fromkeys(f"{entry.optimizer}: {near.remark}" for near, entry, _ in rows if near.remark))
-    title = "The same beside the critical batch size, which predicts E/(1 + B/B_crit) examples' worth"
-    return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
 def differences(found: Budgets) -> Table:

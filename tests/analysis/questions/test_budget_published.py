@@ -86,7 +86,6 @@ def test_what_a_doubling_costs_in_data_is_read_off_the_smaller_budgets(answered:
 def test_one_seed_is_said_to_be_few(answered: dict[int, AtBudget]) -> None:
     verdicts = {scope.optimizers[0].verdict for scope in answered.values()}
     assert verdicts == {"too few seeds", "LR optimum at edge of grid"}
-    assert {scope.optimizers[0].relation.remark for scope in answered.values()} == {"the runs have no curves"}
 
 
 @pytest.fixture(scope="module")
