@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[1]
 def test_no_class_name_is_defined_in_two_modules() -> None:
     homes: dict[str, set[str]] = defaultdict(set)
     tops = (ROOT / top for top in ("cbs", "sweeps", "analysis", "extensions"))
-    for path in [ROOT / "cli.py", *(path for top in tops for path in top.rglob("*.py") if "tests" not in path.parts)]:
+    for path in [
+        ROOT / "cli.py",
+        *(path for top in tops for path in top.rglob("*.py") if "tests" not in path.relative_to(ROOT).parts),
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].add(path.relative_to(ROOT).as_posix())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from cbs.errors import Unfinished
@@ -52,9 +53,12 @@ def run_search(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | Non
     def last_words() -> None:
         if runs.run is not None:
             runs.run.last_words()
+        else:
+            words = "cbs: Ray has died after the last trial; nothing is lost: give the same command again"
+            print(words, file=sys.stderr, flush=True)
 
     lost, finished, ours = 0, 0, True
-    while (run := runs.run) is not None:
+    while runs.run is not None:
         try:
             with (
                 connected(resources, *(() if ahead is None else (ahead.taken(), ahead.keep))) as ours,
@@ -63,7 +67,8 @@ def run_search(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | Non
                 tune_search(runs, resources)
             return
         except EngineLost as error:
-            run = runs.run or run
+            if (run := runs.run) is None:
+                return  # workers were idle, and nothing is left to run
             done = run.search.all_counts()[0]
             lost, finished = (lost + 1 if done == finished else 1), done
             if not ours or resources.address is not None or lost > MAX_ENGINES:

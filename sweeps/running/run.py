@@ -78,7 +78,7 @@ class SweepRun:
         self.search.give_back(config)
         self.losses[config.trial_id] += 1
         if self.losses[config.trial_id] > MAX_LOSSES:
-            self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
+            self.fatal = f"trial {config.trial_id}: its worker was lost {self.losses[config.trial_id]} times"
 
     def take_in(self, config: TrialConfig, answer: dict[str, Any]) -> None:
         """Process what :meth:`sweeps.running.worker.Worker.run` returned."""

@@ -192,6 +192,8 @@ def tune_search(runs: Runs[Any], resources: Resources) -> None:
         with _started_together(tuning.room or 1):
             tuner.fit()
     except Exception as error:
+        if tuning.problem is not None:
+            raise tuning.problem from error
         # Tune raises many types of error when Ray is gone; any other error is our own.
         check_room(error)
         check_home(error)

@@ -236,8 +236,9 @@ VARIANCE = RNG.gamma(1.0, size=(4, 6))
 
 
 def test_truths_are_those_of_a_sample() -> None:
-    weights = RNG.gamma(1.0, size=(4, 6))
-    noise = RNG.standard_normal((200_000, 4, 6)) * np.sqrt(VARIANCE)
+    draws = np.random.default_rng(1)
+    weights = draws.gamma(1.0, size=(4, 6))
+    noise = draws.standard_normal((200_000, 4, 6)) * np.sqrt(VARIANCE)
     examples = GRADIENT + noise
     mean, deviation = examples.mean(0), examples - examples.mean(0)
     rows = np.einsum("eij,ekj->ik", deviation, deviation) / len(examples)

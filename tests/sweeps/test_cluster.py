@@ -192,6 +192,37 @@ def test_a_cluster_that_does_not_answer_is_given_up_and_so_is_an_end_that_never_
     never.set()
 
 
+def test_a_ray_that_dies_after_the_last_sweep_is_not_started_again(monkeypatch, capsys):
+    run: Any = SimpleNamespace(over=True, note=pytest.fail, last_words=pytest.fail)
+    runs, watching = SimpleNamespace(run=run), []
+
+    @contextlib.contextmanager
+    def watched(gone: object, last_words: Any):
+        watching.append(last_words)
+        yield
+
+    def idle(*_: object) -> None:
+        runs.run = None
+        watching[0]()
+        raise EngineLost("its control service is gone")
+
+    monkeypatch.setattr("sweeps.running.dispatch.connected", lambda *_: contextlib.nullcontext(True))
+    monkeypatch.setattr("sweeps.running.dispatch.watched", watched)
+    monkeypatch.setattr("sweeps.running.dispatch.address", lambda: None)
+    monkeypatch.setattr(tuning, "tune_search", idle)
+    run_search(runs, Resources(workers=1))
+    assert capsys.readouterr().err.startswith("cbs: Ray has died after the last trial; nothing is lost: ")
+
+
+def test_a_sweep_that_cannot_be_chosen_is_told_though_ray_dies_too(monkeypatch):
+    mine = tuning_of(monkeypatch, [running([0])], Resources())
+    mine.problem = Told()
+    monkeypatch.setattr(tuning, "Tuning", lambda *_: mine)
+    monkeypatch.setattr(tuning.tune, "Tuner", lambda *_, **__: SimpleNamespace(fit=lambda: next(iter([]))))
+    with pytest.raises(Told):
+        tuning.tune_search(mine.runs, Resources())
+
+
 def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
     @contextlib.contextmanager
     def lost(*_: object):
@@ -476,7 +507,7 @@ def test_a_trial_whose_worker_is_lost_goes_on_elsewhere_ten_times_and_then_ends_
         started = run.next()
         assert started is not None
         run.lost(started[0])
-    assert "its worker was lost" in run.fatal
+    assert "its worker was lost 11 times" in run.fatal
 
 
 def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
