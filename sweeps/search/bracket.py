@@ -59,6 +59,10 @@ VAGUE = 0.5
 MISSED = 1.0
 """Expected loss that is accepted without another seed, in standard errors of the mean over all seeds."""
 
+_FAR = 4
+"""Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
+a factor of 4 of the best one rarely takes the whole budget."""
+
 _LONGEST_STRIDE = 16
 """Most octaves of a step beyond the leader, a factor of 65,536."""
 
@@ -211,7 +215,8 @@ def _stride(table: TrialTable, leader: int, inside: int) -> int:
     """Return the octaves to go beyond the leader: twice the last stride as long as that one changed the steps a lot."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
     near = table.best is not None and table.rises(leader)[inside] < NEAR
-    return 1 if near else max(1, min(_LONGEST_STRIDE, round(2 * gap)))
+    missed = table.best is None and math.isfinite(table.distance[leader])
+    return 1 if near else max(_FAR if missed else 1, min(_LONGEST_STRIDE, round(2 * gap)))
 
 
 def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:

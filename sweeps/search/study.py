@@ -195,7 +195,9 @@ class StudySearch:
         return bracket.needed(_outcomes(self.seen, rules, self.seeds), self.seeds, self.lattice, rules)
 
     def _start(self) -> list[TrialRequest]:
-        """Request the first three trials: at the expected best learning rate, and a factor of 2 on either side."""
+        """Request the first trials: at the expected best learning rate and a factor of 2 beside it, on both sides where
+        other batch sizes are only a hint. Above a default that is far too low the target is reached, or trials diverge
+        soon; below it they would spend their whole budget, too."""
         (first, *_), lattice, rules = self.seeds, self.lattice, self.rules
         law = rules.expected
         position = lattice.nearest(law.log_lr, START) if law else 0
@@ -206,9 +208,9 @@ class StudySearch:
         why = "the optimizer's default: nothing is known yet"
         if law:
             why = f"{self._sources} predict {math.exp(law.log_lr):.3g} within a factor of {math.exp(law.deviation):.2g}"
-        beside = "a factor of 2 on either side of the expected best"
+        beside = "a factor of 2 beside the expected best"
         here = math.log(lattice.lr(position))
-        sides: tuple[int, ...] = (1, -1)
+        sides: tuple[int, ...] = (1, -1) if law else (1,)
         if law is not None and rules.believes:
             alone = rules.believed(here, law, SEED_DEVIATION, len(self.seeds))
             sides = () if alone else (law.side(here),)

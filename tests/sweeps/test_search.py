@@ -143,6 +143,12 @@ def test_far_optima_cost_few_trials_more():
     assert counts[0] <= 4 * (3 + 1) + 6
 
 
+def test_a_default_that_is_far_too_low_spends_the_whole_budget_of_few_trials():
+    for distance, most in ((30.0, 2), (1e3, 3)):
+        ran = play(Search(small_sweep(**ONE, batch_sizes=(16,))), law(distance, 0.5))
+        assert ran.trials[TrialStatus.BUDGET_EXHAUSTED] <= most
+
+
 def test_the_second_seed_runs_only_where_it_can_matter():
     search = Search(small_sweep(**ONE, seeds=(0, 1, 2)))
     play(search, law(1.0, 0.5, curvature=2.0))
@@ -203,7 +209,7 @@ def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
             search.add(ended(config, End(1.0), 1.0).replace(status=status, steps_to_target=None, evaluations=[]))
             count += 1
         assert search.done
-        assert count == 3 * len(search.studies)
+        assert count == 2 * len(search.studies)
 
 
 def test_every_trial_has_a_reason():
@@ -347,6 +353,13 @@ def test_seeds_added_later_run_only_what_is_missing():
 def test_the_first_trial_is_the_default_at_the_middle_batch_size():
     config = Search(small_sweep(**ONE)).next()
     assert (config.batch_size, config.lr) == (16, 4e-3)
+
+
+def test_beside_a_default_of_which_nothing_is_known_only_a_higher_learning_rate_is_tried_at_first():
+    search, started = Search(small_sweep(**ONE)), []
+    while (config := search.next()) is not None:
+        started.append(config.lr)
+    assert started == [4e-3, 8e-3]
 
 
 def test_variants_are_searched_apart_and_nothing_of_one_counts_for_the_other():
