@@ -93,6 +93,10 @@ class _Draws(TorchDispatchMode):
         super().__init__()
         self._examples, self.shape = examples, ""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler for this, a second of every process that measures
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         draws = func._schema.name.removeprefix("aten::").startswith(DRAWING)

@@ -45,8 +45,8 @@ def command(
     wanted, known = " ".join(words), meanings()
     found = found_in(wanted, known)
     if not found:
-        parts = {part.lower(): part for word in known for part in re.split(r"[,;] | \(", word)}
-        near = [parts[part] for part in difflib.get_close_matches(wanted.lower(), parts)]
+        spelt = {term.lower(): term for word in known for term in _terms(word)}
+        near = [spelt[term] for term in difflib.get_close_matches(wanted.lower(), spelt)]
         hint = f"did you mean {' or '.join(near)}?" if near else "docs/glossary.md has them all"
         raise ConfigError(f"no word {wanted!r} in the output: {hint}")
     if as_json:
@@ -71,10 +71,42 @@ def _settings(words: Sequence[str], *, as_json: bool) -> None:
 
 
 def found_in(wanted: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the words that ``wanted`` is, or is a part of; without any, those whose meaning mentions it."""
+    """Return the words that ``wanted`` is, or is a part of; else those that it consists of, as a heading does; else
+    those whose meaning mentions it."""
     whole = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)", re.IGNORECASE)
     found = {word: said for word, said in known.items() if whole.search(word)}
+    found = found or {word: known[word] for word in parts(wanted, known)[0]}
     return found or {word: said for word, said in known.items() if whole.search(said)}
+
+
+def parts(heading: str, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the words of the glossary that a heading consists of, and what else stands in it.
+
+    Example:
+
+        >>> parts("examples there", {"example": "what a batch size counts"})
+        (['example'], ['there'])
+    """
+    by_term = {_singular(term): word for word in known for term in _terms(word)}
+    found, left = [], []
+    rest = re.findall(r"[^\s/(),:;]+", heading)
+    while rest:
+        length = next((n for n in range(len(rest), 0, -1) if _singular(" ".join(rest[:n])) in by_term), 0)
+        if length:
+            found.append(by_term[_singular(" ".join(rest[:length]))])
+        else:
+            left.append(rest[0])
+        rest = rest[max(length, 1) :]
+    return list(dict.fromkeys(found)), left
+
+
+def _terms(word: str) -> list[str]:
+    """Return the single terms of a word of the glossary, which may have several names and says where it stands."""
+    return re.split(r"[,;:] | \(", word)
+
+
+def _singular(term: str) -> str:
+    return re.sub(r"(?<=ch)es$|s$", "", term.lower())
 
 
 def meanings() -> dict[str, str]:

@@ -231,7 +231,7 @@ def command(
         from sweeps.running.child import Child
 
         # the child imports the same modules as this process, at the same time
-        timer = context.with_resource(Child("sweeps.running.trials:warm")) if local else None
+        timer = context.with_resource(Child("sweeps.running.patience")) if local else None
         from sweeps.external.asked import asked_sweep
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.policies import POLICIES

@@ -163,11 +163,17 @@ class _Timing:
     def of(self, optimizer: str, share: float) -> StepCost:
         """Measure the cost of one optimizer in about ``share`` seconds."""
         until = time.monotonic() + share
-        wanted = self._sizes()
+        untried = self._sizes()
         timed: dict[int, float] = {}
-        for batch_size in wanted:
-            if timed and time.monotonic() + self.built + STEPS * max(timed.values()) * batch_size / max(timed) > until:
-                break
+        while untried:
+            batch_size = untried[0]
+            if timed:  # the largest that fits, if a step takes time in proportion to its batch
+                per_example = STEPS * max(timed.values()) / max(timed)
+                left = until - time.monotonic() - self.built
+                if not (fitting := [size for size in untried if per_example * size <= left]):
+                    break
+                batch_size = fitting[-1]
+            untried = [size for size in untried if size > batch_size]
             try:
                 timed[batch_size] = self._step(optimizer, batch_size)
             except Exception:

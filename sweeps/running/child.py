@@ -69,9 +69,8 @@ class Child:
     """A child process that runs functions of this installation. Close it, or use it as a context manager.
 
     Args:
-        first: a function without arguments, ``package.module:name``, that runs in the child before all others. It
-            imports slow modules while the parent does something else. If it fails, so will the functions called later,
-            and the error is reported there.
+        first: a module that the child imports before all others, while the parent does something else. If that fails,
+            so will the functions called later, and the error is reported there.
     """
 
     def __init__(self, first: str | None = None) -> None:
@@ -215,11 +214,10 @@ class Channel:
             name, args = self._calls.get()
             module, _, function = name.partition(":")
             try:
-                run = getattr(importlib.import_module(module), function)
+                imported = importlib.import_module(module)
                 if args is None:
-                    run()
                     continue
-                answer = ("done", run(self, *args))
+                answer = ("done", getattr(imported, function)(self, *args))
             except CbsError as error:
                 plain = type(error).__init__ is CbsError.__init__
                 answer = ("raised", (type(error) if plain else CbsError)(str(error)))

@@ -17,10 +17,11 @@ from tests.factories import quadratic
 CONFIG = quadratic("merit", {"dimension": 5}, target=1e-3, lr=0.01, batch_size=4, seed=0, max_steps=3, probe=None)
 
 IN_A_NEW_PROCESS = """
-import sys
+import dataclasses, sys
+from cbs.registry.choices import Choice
 from cbs.training.run import run_trial
 from tests.compute.test_eager import CONFIG
-run_trial(CONFIG)
+run_trial(dataclasses.replace(CONFIG, probe=Choice(name="split")))  # a second pass looks for random numbers
 print("torch._dynamo" in sys.modules)
 """
 

@@ -99,32 +99,22 @@ def test_errors_of_a_person_come_back_as_they_are_and_others_with_their_name():
         assert child.call(f"{HERE}:answer", 3) == 3
 
 
-def prepare() -> None:
-    sys.modules["prepared"] = sys
+def imported(channel: Channel) -> bool:
+    return "wave" in sys.modules
 
 
-def prepared(channel: Channel) -> bool:
-    return "prepared" in sys.modules
-
-
-def fail_to_prepare() -> None:
-    raise ConfigError("it does not work")
-
-
-def test_what_takes_long_runs_before_anybody_asks_and_is_no_answer():
-    with Child(f"{HERE}:prepare") as child:
+def test_what_takes_long_is_imported_before_anybody_asks_and_is_no_answer():
+    with Child("wave") as child:
         assert child.alive
-        assert child.call(f"{HERE}:prepared") is True
+        assert child.call(f"{HERE}:imported") is True
         assert child.call(f"{HERE}:answer", 3) == 3
     assert not child.alive
     with Child() as child:
-        assert child.call(f"{HERE}:prepared") is False
+        assert child.call(f"{HERE}:imported") is False
 
 
 def test_what_fails_before_anybody_asks_answers_nothing():
-    with Child(f"{HERE}:fail_to_prepare") as child:
-        assert child.call(f"{HERE}:answer", 3) == 3
-    with Child("no.such.module:function") as child:
+    with Child("no.such.module") as child:
         assert child.call(f"{HERE}:answer", 4) == 4
 
 

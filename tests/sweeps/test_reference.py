@@ -1,6 +1,11 @@
 """What ``cbs explain`` says: of every key of ``--set`` its default and a meaning, and of words of the output."""
 
+import ast
+import itertools
 import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +16,65 @@ from analysis.questions.scale.fits import NOTHING
 from cbs.errors import ConfigError
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
-from sweeps.commands.explain import GLOSSARY, command, found_in, meanings
+from sweeps.commands.explain import GLOSSARY, command, found_in, meanings, parts
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import NAMES, PLAIN, RUN, override, split
 from sweeps.spec.reference import documented, settings
 
 ROWS = settings(RECIPES.make("default"))
+ROOT = Path(__file__).parents[2]
+SELF_EVIDENT = set(
+    re.findall(
+        r"\w+",
+        """
+        a against all alone at below best better by constant decay definition devices first for from halfway in inside
+        its larger largest last least momentum note of on or other over per points range second seeds share than the
+        there times to until within
+        """,
+    )
+)
+"""Words of headings that mean what they mean everywhere."""
+
+
+def headings() -> Iterator[tuple[str, str]]:
+    """Yield every heading of a table that is written out in the code, with its file."""
+    for path in itertools.chain.from_iterable(
+        (ROOT / room).rglob("*.py") for room in ("analysis", "sweeps", "extensions")
+    ):
+        if "tests" in path.relative_to(ROOT).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("Column", "quantity")
+            ):
+                positional = node.args[2:3] if node.func.id == "Column" else node.args[1:2]
+                for given in (*positional, *(each.value for each in node.keywords if each.arg == "heading")):
+                    for heading in written(given):
+                        yield heading, path.name
+
+
+def verdicts() -> Iterator[tuple[str, str]]:
+    """Yield every value of the enumerations that screens show."""
+    for path in itertools.chain.from_iterable((ROOT / room).rglob("*.py") for room in ("analysis", "extensions")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "StrEnum" in map(ast.unparse, node.bases):
+                values = [line.value for line in node.body if isinstance(line, ast.Assign)]
+                yield from ((text, path.name) for value in values for text in written(value))
+
+
+def written(node: ast.AST) -> Iterator[str]:
+    """Yield the texts that an expression can be; what is filled in is left out."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "0" for part in values)
+        case ast.IfExp(body=body, orelse=other):
+            yield from (*written(body), *written(other))
+        case ast.Call(func=ast.Name(id="when"), args=[_, text]):
+            yield from written(text)
 
 
 def test_every_key_says_what_it_means():
@@ -126,6 +184,29 @@ def test_every_status_and_definition_is_there():
 )
 def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word
+
+
+def test_every_heading_consists_of_words_that_are_known():
+    known, found = meanings(), {heading: file for heading, file in headings() if heading}
+    assert len(found) > 100  # Not vacuous
+    for heading, file in found.items():
+        whole = any(re.search(rf"(?<!\w){re.escape(heading)}(?!\w)", word, re.IGNORECASE) for word in known)
+        left = {word.lower() for word in parts(heading, known)[1]} - SELF_EVIDENT
+        assert whole or not {word for word in left if re.search("[a-z]{2}", word)}, (heading, file, left)
+
+
+def test_every_verdict_is_known():
+    found = dict(verdicts())
+    assert set(map(str, Verdict)) < set(found)
+    assert not {verdict: file for verdict, file in found.items() if not found_in(verdict, meanings())}
+
+
+def test_a_heading_that_is_no_entry_is_explained_by_its_words(run):
+    code, out, _ = run("explain", "critical", "batch", "size", "there")
+    assert code == 0
+    assert out.startswith("critical batch size, B_crit: ")
+    assert parts("branches at B", meanings())[1] == ["at"]
+    assert parts("half windows of bananas", meanings()) == (["half window (cbs local)"], ["of", "bananas"])
 
 
 def test_a_word_that_is_not_there_has_a_neighbour():
