@@ -34,6 +34,9 @@ SCALED = (
     "computed from the batch (its own value, the variance of its targets, a count) or drawn for it: all examples share "
     "it, so a noise scale near the batch size is wrong; 'accumulation' sees it if each micro-batch has its own"
 )
+AGAIN = {"median 0": 3, "smallest value 0 and largest 1": 3}
+"""Successive batches that need a statistic which rounded values may have by chance; of the others, two need it."""
+
 NORMED = (
     "the loss holds a constant with {} over every batch, such as targets or advantages that were normalised over it: "
     "each example depends on the others, so a noise scale near the batch size is wrong; normalise by the statistics of "
@@ -51,7 +54,7 @@ class BatchConstants:
     def __init__(self) -> None:
         self.found = ""
         self._factors: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
-        self._normed: dict[str, float] = {}
+        self._normed: defaultdict[str, set[float]] = defaultdict(set)
 
     def add(self, losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int) -> None:
         """Take notice of the loss of a batch with this number of examples; ``outputs`` are as in
@@ -69,12 +72,15 @@ class BatchConstants:
             apart = len({*plain.tolist()}) > 1 and float(torch.tensor(values).double().std())
             if turns >= TURNS and apart > VARIES * abs(sum(values) / len(values)):
                 self.found = SCALED.format(min(values), max(values))
-        for _, value in saved(losses, outputs):
-            what = "" if value.requires_grad else _normed(value, examples)
-            if what:
-                size = float(value.double().square().sum()) + float(value.flatten()[0])
-                if self._normed.setdefault(what, size) != size:  # another batch
-                    self.found = NORMED.format(what)
+        held = [value for _, value in saved(losses, outputs) if not value.requires_grad]
+        whats = {what: value for value in held if (what := _normed(value, examples))}
+        for what in AGAIN.keys() - whats.keys():
+            self._normed[what].clear()
+        for what, value in whats.items():
+            batches = self._normed[what]
+            batches.add(float(value.double().square().sum()) + float(value.flatten()[0]))
+            if len(batches) >= AGAIN.get(what, 2):
+                self.found = NORMED.format(what)
 
 
 def _factors(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> list[float]:
@@ -113,6 +119,11 @@ def _normed(value: Tensor, examples: int) -> str:
         differ = float(of_rows.std()) > ROUNDING * float(of_rows.abs().mean())
         if differ and any(abs(float(one) - 1) < CLOSE for one in over_all):
             return what
+    least, *_, most = ordered = rows.flatten().unique()
+    if len(ordered) == rows.numel() and own.std() > 0:
+        for what, held in zip(AGAIN, (float(rows.median()) == 0, (float(least), float(most)) == (0, 1)), strict=True):
+            if held:
+                return what
     return ""
 
 

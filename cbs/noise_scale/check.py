@@ -231,10 +231,13 @@ def check(
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
-    dropped = max(
+    over_rest = [
         _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(without)
-    )
-    if not defined:  # whether two examples make the difference that each of them makes
+    ]
+    dropped = max(apart for apart, _ in over_rest)
+    if defined:
+        weights = _with_silent(weights, own, torch.tensor([scale for _, scale in over_rest]).double())
+    else:  # whether two examples make the difference that each of them makes
         for places, rest in zip(fewer, without_two, strict=True):
             wanted = [parts[places].mean(0) for parts in own]
             apart, size = (torch.cat([a - c * b for a, b in zip(rest, wanted, strict=True)]).norm() for c in (1, 0))
@@ -281,11 +284,24 @@ def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: in
     return L2().read(torch.stack(small), whole, compared)[1].tolist()  # type: ignore[arg-type]
 
 
-def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return the norm of what the best multiple of ``expected`` leaves of a gradient, relative to the gradient."""
+def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, float]:
+    """Return the norm of what the best multiple of ``expected`` leaves of a gradient, relative to the gradient, and
+    this multiple."""
     whole, wanted = torch.cat(list(gradient)), torch.cat(list(expected))
     scale = (whole @ wanted) / (wanted @ wanted).clamp_min(torch.finfo(wanted.dtype).tiny)
-    return float((whole - scale * wanted).norm() / whole.norm().clamp_min(torch.finfo(whole.dtype).tiny))
+    apart = (whole - scale * wanted).norm() / whole.norm().clamp_min(torch.finfo(whole.dtype).tiny)
+    return float(apart), float(scale)
+
+
+def _with_silent(weights: Tensor, own: Sequence[Tensor], scales: Tensor) -> Tensor:
+    """Return the weights, those of examples without a gradient from the factors by which that of the others grows once
+    each is dropped: one that a selection left out changes nothing, one in a mean does."""
+    silent = torch.stack([parts.square().sum(1) for parts in own]).sum(0) == 0
+    shares = 1 - 1 / scales
+    loud = ~silent & (shares > AGREE / len(scales)) & shares.isfinite()
+    if not loud.any() or not shares[silent].isfinite().all():  # a sum, or nothing to compare with
+        return weights
+    return torch.where(silent, (weights[loud] / shares[loud]).mean() * shares, weights)
 
 
 def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:

@@ -78,7 +78,12 @@ class Replay:
         device = next((tensor.device.type for tensor in self._module.parameters()), "cpu")
         try:
             self._state.restore()
-            with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad(), _Draws(len(kept)) as seen:
+            with (
+                auxiliary_pass(),
+                torch.autocast(device, enabled=False),
+                torch.no_grad(),
+                _Draws(len(kept), self._module) as seen,
+            ):
                 output = self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
             self.draws = seen.shape
             return output
@@ -87,11 +92,13 @@ class Replay:
 
 
 class _Draws(TorchDispatchMode):
-    """Notices random numbers that are fewer than the examples, or one row that is no multiple of them."""
+    """Notices random numbers that are fewer than the examples, one row that is no multiple of them, or those of a
+    matrix of weights."""
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int, module: nn.Module) -> None:
         super().__init__()
         self._examples, self.shape = examples, ""
+        self._weights = {weights.shape for weights in module.parameters() if weights.ndim > 1}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,7 +108,8 @@ class _Draws(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         draws = func._schema.name.removeprefix("aten::").startswith(DRAWING)
         drawn: Any = tree_leaves(output)[0] if draws else None
-        if draws and (drawn.numel() < self._examples or (drawn.ndim == 1 and drawn.numel() % self._examples)):
+        rowless = draws and (drawn.ndim == 1 or drawn.shape in self._weights)
+        if draws and (drawn.numel() < self._examples or (rowless and drawn.shape[0] % self._examples)):
             self.shape = str(list(drawn.shape))
         return output
 

@@ -93,6 +93,9 @@ LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "standardised targets": (lambda m, b: mse_loss(m(b[0]), normed(b[1])), NORMED),
     "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED),
     "targets over their root mean square": (lambda m, b: mse_loss(m(b[0]), b[1] / b[1].square().mean().sqrt()), NORMED),
+    "targets minus their median": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].median()), NORMED),
+    "targets from 0 to 1": (lambda m, b: mse_loss(m(b[0]), (b[1] - b[1].min()) / (b[1].max() - b[1].min())), NORMED),
+    "targets with a 0": (lambda m, b: mse_loss(m(b[0]), b[1].index_fill(0, torch.tensor([3]), 0.0)), ""),
     "normed advantages": (weighted(normed), NORMED),
     "softmax over the batch": (weighted(lambda y: y.softmax(0)), UNEVEN),
     "weights over their mean": (weighted(lambda y: y.exp() / y.exp().mean()), UNEVEN),
@@ -204,6 +207,12 @@ def test_examples_in_the_second_dimension_are_told() -> None:
         return x, x[..., :1] + torch.randn(3, 1, generator=draws), x
 
     assert SHARED in run(line(), lambda m, b: mse_loss(m(b[0]), b[1]), series, 320)
+
+
+def test_random_weights_for_a_whole_batch_are_told() -> None:
+    torch.manual_seed(0)
+    model = nn.utils.parametrize.register_parametrization(nn.Linear(4, 5), "weight", nn.Dropout(0.5))
+    assert DRAWN in run(model, lambda m, b: m(b[0]).square().mean(), points, 3)
 
 
 @pytest.mark.parametrize(("shape", "told"), [((), True), ((1,), True), ((SIZE, 1), False), ((SIZE, 4), False)])
