@@ -10,7 +10,9 @@ from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
 from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import (
     AUTO,
+    FEW,
     PROBE,
+    SEEDS,
     classifier,
     experiment,
     fitted,
@@ -126,7 +128,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
     schedule = ScheduleRule(name="polynomial", options={"power": 1.0})
     if tiny:
         workload = Choice(name="images", options={"model": "lenet", "image_size": 16, "metric": "accuracy"})
-        sweep = experiment(workload, optimizers, (32, 512), budgets=(24_576,), seeds=(0, 1), schedule=schedule)
+        sweep = experiment(workload, optimizers, (512,), budgets=(24_576,), schedule=schedule, **SEEDS)
     else:
         workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
         sweep = experiment(workload, optimizers, tuple(2**k for k in range(9, 16)), budgets=(115_300_000,),
@@ -138,7 +140,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
         protocol="equal epochs under a linear decay, learning rate searched at every batch size",
         deviations=(
             "the learning rate is searched; the paper scales it by the square root and lengthens the warmup",
-            *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
+            *(["glyphs and LeNet in place of ImageNet and ResNet-50", FEW] if tiny else []),
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
         analyses={"budget": asks("budget", "images")},

@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
 
 COSINE = ScheduleRule(name="cosine")
 
+SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
+"""For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain."""
+
+FEW = "more seeds, at the batch sizes of the statements alone; a first run had two or three at several, and its " \
+    "intervals held both answers"  # fmt: skip
+
 TEXT = Choice(name="text")
 """Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters."""
 
