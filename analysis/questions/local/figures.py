@@ -83,57 +83,65 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def compute_curve(found: LocalBatchSizes) -> pd.DataFrame:
-    """One row per optimizer, checkpoint and kind: ``local`` and ``published`` with their intervals, ``simple`` and
-    ``matched`` noise scales."""
+    """One row per optimizer, checkpoint and kind, with its interval: ``local``, ``published``, and the noise
+    ``scale`` in the geometry of the optimizer."""
     table: list[dict[str, Any]] = []
     for each, curve, scope in rows(found):
         if not each.examples:
             continue  # no place on a logarithmic axis
-        kinds = {"local": each.critical_batch_size, "published": each.published, "simple": each.noise_scale}
-        if each.matched_geometry not in ("", "l2"):
-            kinds["matched"] = each.matched_noise_scale
-        for kind, found_here in kinds.items():
+        matched = each.matched_geometry not in ("", "l2")
+        scale = each.matched_noise_scale if matched else each.noise_scale
+        about = _about(found, curve, scope)
+        about["panel"] = f"{scope.workload}, {curve.optimizer}" if len(found.scopes) > 1 else curve.optimizer
+        for kind, found_here in {
+            "local": each.critical_batch_size,
+            "published": each.published,
+            "scale": scale,
+        }.items():
             if found_here.value is not None:
                 low, high = found_here.interval
-                table.append(_about(found, curve, scope) | {
+                table.append(about | {
                     "kind": kind, "examples": each.examples, "critical_batch_size": found_here.value, "low": low,
                     "high": high, "loss": each.loss,
                 })  # fmt: skip
-    return tidy(table, ["workload", "optimizer", "kind", "examples", "critical_batch_size", "low", "high"])
+    return tidy(table, ["panel", "optimizer", "kind", "examples", "critical_batch_size", "low", "high"])
 
 
-_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "published": ("published rule", {"linestyle": "", "marker": "_"}),
-    "simple": ("noise scale, plain", {"linestyle": ":", "marker": ""}),
-    "matched": ("noise scale, matched", {"linestyle": "-.", "marker": ""}),
-}
+_KINDS = {"local": "local critical batch size", "published": "published rule", "scale": "noise scale"}
 
 
 def curve_marks(table: pd.DataFrame) -> list[Line2D]:
-    """Return the legend of the quantities shown beside the local critical batch size."""
-    return [style.mark(words, **look) for kind, (words, look) in _KINDS.items() if (table["kind"] == kind).any()]
+    """Return the key of what is shown."""
+    looks, shown = style.looks(_KINDS), set(table["kind"])
+    keys = {kind: style.handle(words, looks[kind]) for kind, words in _KINDS.items()}
+    keys["published"] = style.mark(_KINDS["published"], linestyle="", marker="_", markersize=7)
+    keys["scale"] = style.mark(_KINDS["scale"], color=looks["scale"].colour, linestyle="-.", linewidth=1.2)
+    return [key for kind, key in keys.items() if kind in shown]
+
+
+def curve_frame(axes: Axes, table: pd.DataFrame) -> None:
+    """Set the same axes for all optimizers."""
+    values = style.near(table["critical_batch_size"], table[["low", "high"]], 4)
+    unit = table["example_unit"].iloc[0]
+    style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"batch size ({unit}s)", ticks=table["examples"])
 
 
 @figure(
-    "local_curve", of=LocalBatchSizes, compute=compute_curve, panel="workload", marks=curve_marks,
+    "local_curve", of=LocalBatchSizes, compute=compute_curve, panel="panel", frame=curve_frame, marks=curve_marks,
     title="Local critical batch size along the run",
-    caption="From branches of its checkpoints, with {percent} intervals; beside it "
-    "the published rule and the noise scales of the branches.",
+    caption="From branches of its checkpoints, with {percent} intervals; beside it the published rule, and the noise "
+    "scale of the branches in the geometry of the optimizer, with its {percent} interval as a band.",
 )  # fmt: skip
 def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw points with intervals joined by lines, several optimizers slightly apart; noise scales as thin lines."""
-    unit = table["example_unit"].iloc[0]
-    values = style.near(table["critical_batch_size"], table[["low", "high"]], 4)
-    style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"critical batch size ({unit}s)")
-    style.token_axis(axes, table["tokens_per_example"], quantity="data seen")
-    key, middle = [], (table["optimizer"].nunique() - 1) / 2
-    for index, (name, look, (local, *beside)) in enumerate(style.each(table, "local", *_KINDS)):
-        aside = 1.04 ** (index - middle)
-        axes.plot(local["examples"] * aside, local["critical_batch_size"], color=look.colour, linestyle=look.dashes)
-        style.points(axes, local, "examples", "critical_batch_size", look, aside=aside)
-        for part, (_, marking) in zip(beside, _KINDS.values(), strict=True):
-            shown: dict[str, Any] = {"linewidth": 0.8, "markersize": 7, "color": look.colour, "zorder": 2} | marking
-            axes.plot(part["examples"] * aside, part["critical_batch_size"], **shown)
-        key.append(style.handle(name, look))
-    tops = table["high"].astype(float).combine_first(table["critical_batch_size"])
-    style.key(axes, key, table["examples"], tops)
+    """Draw local critical batch sizes with intervals, the published rule as bars, the noise scale as a line in a
+    band."""
+    looks = style.looks(_KINDS)
+    own = dict(iter(table.groupby("kind")))
+    if (scale := own.get("scale")) is not None:
+        style.band(axes, scale, "examples", looks["scale"].colour)
+        axes.plot(scale["examples"], scale["critical_batch_size"], "-.", color=looks["scale"].colour, linewidth=1.2)
+    if (published := own.get("published")) is not None:
+        axes.plot(published["examples"], published["critical_batch_size"], "_", color=style.GREY, markersize=7)
+    if (local := own.get("local")) is not None:
+        axes.plot(local["examples"], local["critical_batch_size"], color=looks["local"].colour)
+        style.points(axes, local, "examples", "critical_batch_size", looks["local"])

@@ -396,8 +396,9 @@ def test_figures_show_what_was_found(answered: LocalBatchSizes) -> None:
     assert set(losses["panel"]) == {"10,000 sequences", "40,000 sequences", "160,000 sequences"}
     assert (losses.loc[losses["kind"] == "critical", "excess"] == 0.01).all()
     curve = tables["local_curve"]
-    assert (curve.loc[curve["kind"] == "simple", "critical_batch_size"] > 40).all()
-    assert set(curve["kind"]) == {"local", "published", "simple"}
+    assert (curve.loc[curve["kind"] == "scale", "critical_batch_size"] > 40).all()
+    assert set(curve["kind"]) == {"local", "published", "scale"}
+    assert set(curve["panel"]) == set(curve["optimizer"])
     assert present.presentation(answered).tables["checkpoints"].frame()["verdict"].eq("ok").all()
 
 
