@@ -432,7 +432,7 @@ def namespace(*kinds: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_damaged_trial_in_the_lower_layer_of_a_container_is_set_aside_and_run_again(undisturbed, tmp_path):
+def test_a_damaged_trial_in_the_lower_layer_of_a_container_is_set_aside_run_again_and_cleaned(undisturbed, tmp_path):
     own, (lower, upper, work, merged) = namespace("--mount"), (tmp_path / name for name in ("l", "u", "w", "m"))
     for path in (upper, work, merged):
         path.mkdir()
@@ -443,12 +443,15 @@ def test_a_damaged_trial_in_the_lower_layer_of_a_container_is_set_aside_and_run_
     if subprocess.run([*own, "bash", "-c", mount], check=False, capture_output=True).returncode:
         pytest.skip("this system layers no folders here")
     command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(merged / "sweep")]
+    clean = f"{' '.join(command[:2])} status {merged}/sweep --clean leftovers"
     done = subprocess.run(
-        [*own, "bash", "-c", f'{mount}; "$@" && cp -r {merged}/sweep {tmp_path}/out', "cbs", *command],
+        [*own, "bash", "-c", f'{mount}; "$@" && {clean} && cp -r {merged}/sweep {tmp_path}/out', "cbs", *command],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"kept as {damaged.parent.name}.damaged, the trial runs again" in done.stderr.replace("\n", " ")
+    assert f"{damaged.parent.name}.damaged" in done.stdout.replace("\n", "")
+    assert not list(tmp_path.glob("out/trials/*.damaged"))
     assert reached(tmp_path / "out") == reached(undisturbed)
 
 
