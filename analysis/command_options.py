@@ -190,6 +190,7 @@ def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Calla
         call.intervals = "config" in made  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        call.__wrapped__ = command  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -108,7 +108,7 @@ FLAGS: dict[str, Flags] = {
         cases={
             "words": (["pareto"], "twice the fewest steps"),
             "--settings": (["--settings"], "settings_about("),
-            "--json": (["--json"], '"trial":'),
+            "--json": (["--json"], '"trial, run":'),
         },
     ),
     "fit": Flags(
@@ -178,7 +178,6 @@ FLAGS: dict[str, Flags] = {
         base=["results"],
         cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
     ),
-    "local": Flags({"analysis.questions.local.answer.local": answer, **PRESENT}, base=["results"]),
     "scale": Flags({"analysis.questions.scale.answer.scale": answer, **PRESENT}, base=["results"]),
     "sweep": Flags(
         {
