@@ -149,6 +149,11 @@ class AnswerWriter:
         place = self.output or folder
         files = present.write(result, place, figures=self.width, every=self.every, labels=self.labels) if place else ()
         tell(result, files, as_json=self.as_json, wide=self.wide)
+        if files and self.width is not None and not (self.every or self.as_json):
+            from analysis.present.figures import UNASKED, parts
+
+            if (count := sum(not part.whole for part in parts(result))) > UNASKED:
+                console().print(f"of {count} groups of curves {UNASKED} are drawn; --figures default draws all")
 
 
 def answer_with(

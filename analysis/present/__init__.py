@@ -134,7 +134,7 @@ def write(
             pictures = list(figures_of(result, every=every))
             labels.check(picture.table for picture in pictures)
             for picture in pictures:
-                written += picture.write(draft / presented.drawn_in, venue_named(figures), labels)
+                written += picture.write(draft / presented.drawn_in, venue_named(figures), labels, asked=every)
         written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)

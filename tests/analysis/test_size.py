@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.present.figures import MOST_PANELS, FigureKind
+from analysis.present.figures import MOST_PANELS, UNASKED, FigureKind, figures_of
+from analysis.questions.analyze.answer import analyze
 from analysis.questions.lr.answer import learning_rates
 from analysis.read.importers import import_runs
 from analysis.read.results import load
@@ -87,7 +88,25 @@ def test_the_work_per_group_does_not_grow(tmp_path: Path) -> None:
 def test_a_figure_has_no_more_panels_than_a_page_and_says_so() -> None:
     kind = FigureKind(of=object, compute=lambda _: pd.DataFrame(), draw=lambda *_: None, panel="panel")
     cut = f"{MOST_PANELS} of {MOST_PANELS + 1} panels; the CSV file of this figure has the points of all"
-    for there, said in ((MOST_PANELS, ""), (MOST_PANELS + 1, cut)):
-        figure = kind.figure(pd.DataFrame({"panel": [f"p{place}" for place in range(there)], "optimizer": "adamw"}))
-        assert len(figure.axes) == MOST_PANELS
+    for there, asked, said in (
+        (MOST_PANELS, True, ""),
+        (MOST_PANELS + 1, True, cut),
+        (MOST_PANELS, False, ""),
+        (MOST_PANELS + 1, False, cut.replace(str(MOST_PANELS), str(UNASKED), 1)),
+    ):
+        table = pd.DataFrame({"panel": [f"p{place}" for place in range(there)], "optimizer": "adamw"})
+        figure = kind.figure(table, asked=asked)
+        assert len(figure.axes) == (UNASKED if said and not asked else MOST_PANELS)
         assert figure.get_suptitle() == said
+
+
+def test_of_many_groups_the_first_are_drawn_unasked_and_it_is_said(
+    tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    out, groups = tmp_path / "out", UNASKED + 1
+    import_runs([source(tmp_path, 6 * groups, curves=True)], out, settings(metric="loss", target=3.0))
+    found = analyze(out, FEW)
+    assert len({each.name for each in figures_of(found, every=False)}) == UNASKED
+    said = f"of {groups} groups of curves {UNASKED} are drawn; --figures default draws all"
+    code, told, _ = run("analyze", out, "--resamples", "100")
+    assert (code, said in told, len(list((out / "analysis" / "figures").glob("steps-*.pdf")))) == (0, True, UNASKED)

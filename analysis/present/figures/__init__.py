@@ -33,6 +33,10 @@ TOGETHER = 6
 MOST_PANELS = 12
 """Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read."""
 
+UNASKED = 4
+"""Largest number of parts of a result that are drawn where nobody asked for figures, and number of panels of a figure
+there that has no room for all."""
+
 FORMATS = (".pdf", ".png")
 """File formats in which every figure is written."""
 
@@ -76,8 +80,10 @@ class FigureKind:
     title: str = ""
     caption: str = ""
 
-    def figure(self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> Figure:
-        """Return the whole figure of ``table``, for the page width of a venue."""
+    def figure(
+        self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = PLAIN, *, asked: bool = True
+    ) -> Figure:
+        """Return the whole figure of ``table``, for the page width of a venue; fewer panels where nobody ``asked``."""
         from analysis.present import style
 
         with style.style():
@@ -85,7 +91,8 @@ class FigureKind:
             apart = self.apart and table["optimizer"].nunique() > TOGETHER
             by = "optimizer" if apart else self.panel
             every = [part for _, part in table.groupby(by, sort=False)] if by else [table]
-            panels = every if apart else every[:MOST_PANELS]
+            most = MOST_PANELS if asked or len(every) <= MOST_PANELS else UNASKED
+            panels = every if apart else every[:most]
             height = style.LOW_PANEL if apart else style.PANEL_HEIGHT
             figure, axes = style.grid(len(panels), page, columns=self.columns, height=height)
             titles = [str(part[by].iloc[0]) if by else "" for part in panels]
@@ -145,12 +152,14 @@ class Picture(NamedTuple):
     kind: FigureKind
     table: pd.DataFrame
 
-    def write(self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> list[Path]:
+    def write(
+        self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = PLAIN, *, asked: bool = True
+    ) -> list[Path]:
         """Write the figure in every format and the table as CSV into ``folder``, creating it; return the files."""
         from analysis.present import style
 
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = self.kind.figure(self.table, page, labels)
+        drawn = self.kind.figure(self.table, page, labels, asked=asked)
         files = [folder / f"{self.name}{suffix}" for suffix in (*FORMATS, ".csv")]
         for file in files[:-1]:
             style.save_as(drawn, file)
@@ -159,9 +168,9 @@ class Picture(NamedTuple):
 
 
 def figures_of(result: Any, *, every: bool = True) -> Iterator[Picture]:
-    """Yield the figures that have something to draw: every one, or only the main ones."""
+    """Yield the figures that have something to draw: every one, or only the main ones of the first parts."""
     list(FIGURES)  # imports all figures: their files register into which parts results are divided
-    for part in parts(result):
+    for part in [*parts(result)][: None if every else UNASKED]:
         yield from pictures(type(result), part.drawn, part.suffix, whole=part.whole, every=every)
 
 

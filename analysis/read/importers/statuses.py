@@ -1,4 +1,5 @@
-"""How a run ended, in the words of other tools: MLflow, Optuna, W&B, Slurm, SageMaker, Kubernetes, or one's own."""
+"""How a run ended, in the words of other tools (MLflow, Optuna, W&B, Ax, ClearML, Neptune, Slurm, SageMaker,
+Kubernetes) or one's own."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 
-FINISHED = ("FINISHED", "COMPLETE", "COMPLETED", "DONE", "OK", "SUCCESS", "SUCCEEDED")
+FINISHED = ("FINISHED", "COMPLETE", "COMPLETED", "DONE", "OK", "SUCCESS", "SUCCEEDED", "PUBLISHED", "INACTIVE")
 """The curve of such a run says how it ended."""
 
 UNFINISHED = (
     *("RUNNING", "INPROGRESS", "IN_PROGRESS", "SCHEDULED", "PENDING", "WAITING", "QUEUED", "PAUSED", "STOPPED"),
     *("FAIL", "CRASHED", "ERROR", "KILLED", "CANCELLED", "CANCELED", "ABORTED", "TIMEOUT", "PREEMPTED", "PREEMPTING"),
-    *("NODE_FAIL", "BOOT_FAIL"),
+    *("NODE_FAIL", "BOOT_FAIL", "EARLY_STOPPED", "ABANDONED", "CANDIDATE", "STAGED", "CREATED", "ACTIVE"),
 )
 KNOWN = frozenset({*FINISHED, *UNFINISHED, *TrialStatus})
 _BOTH = (TrialStatus.FAILED, TrialStatus.PRUNED)

@@ -59,7 +59,10 @@ class Stdout(Printed):
             rows.append(counted({key: numbers.pop() for key, numbers in found.items()}))
         if not rows:
             counts = ", ".join(f"{key}= in {count}" for key, count in hits.items())
-            raise DataError(f"both patterns have to be found in one line; of {len(output.splitlines())}: {counts}")
+            raise DataError(
+                f"both patterns have to be found in one line; of {len(output.splitlines())}: {counts}; join lines that "
+                "hold one each, or write what they say as a table"
+            )
         return rows
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:

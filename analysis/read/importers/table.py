@@ -61,8 +61,8 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
     if title not in table.columns and "run" in settings.constants:
         return [settings.constants["run"]] * len(table.places)
     remedy = (
-        "rename one with --column run=THEIRS, or --set run=NAME where the table is one run, or --format final_losses "
-        "where every row is a run of its own"
+        "rename one with --column run=THEIRS, or --set run=NAME where the table is one run, or --format csv where "
+        "every file is one, or --format final_losses where every row is a run of its own"
     )
     for row, cell in enumerate(table.need(title, remedy)):
         if cells.empty(cell):

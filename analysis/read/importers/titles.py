@@ -20,6 +20,7 @@ _RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max))?", "batch_size": rf"(.*[
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
 _PASSES = r"(.*[./])?\w*accum\w*"
+_HOW_ENDED = r"(.*[./_ ])?(status|state)"
 _PEAK, _WHOLE = "the one at the peak of the schedule", "the one of all examples of an update"
 
 
@@ -41,7 +42,9 @@ def settled(table: Sheet, settings: Settings) -> Settings:
     if "status" not in {*settings.columns, *table.columns}:
         for title in table.columns:
             words = {word for cell in table.columns[title] if (word := word_of(cell))}
-            if title.lower() in ("status", "state") and words and words <= KNOWN | settings.statuses.keys():
+            # most are known: the others are asked for, but states of a country are none
+            known = words & (KNOWN | settings.statuses.keys())
+            if re.fullmatch(_HOW_ENDED, title, re.IGNORECASE) and 2 * len(known) > len(words):
                 return dataclasses.replace(settings, columns={**settings.columns, "status": title})
     return settings
 

@@ -52,6 +52,15 @@ Epoch 1 | iter 24 step 6 | loss train: 4.094, val: 4.097 | iter time: 10.84 ms (
 iter 40: val loss 3.9172, val time: 12.36 ms
 Final evaluation | val loss: 3.673 | val ppl: 39.389
 """
+FAIRSEQ = """2026-01-01 10:00:00 | INFO | train_inner | {"epoch": 1, "loss": "8.1", "num_updates": "500", "lr": "0.1"}
+2026-01-01 10:00:09 | INFO | valid | {"epoch": 1, "valid_loss": "7.25", "valid_num_updates": "500"}
+"""
+NANOCHAT = """step 00250/21400 (1.17%) | loss: 3.100000 | lrm: 1.00 | dt: 500.00ms
+Step 00250 | Validation bpb: 0.9500
+"""
+NEOX = """ iteration     1000/  320000 | learning rate: 6.000E-04 | lm_loss: 3.100000E+00 | loss scale: 65536.0 |
+ validation results at iteration 1000 | lm_loss value: 3.200000E+00 | lm_loss_ppl value: 2.453253E+01 |
+"""
 OLMO = """2026-11-28 12:24:51.258\tvm:0\tconsole_logger:71\tINFO\t[step=1/1200,epoch=1,eta=1m10s]
     train/CE loss=10.81
     train/PPL=49,000
@@ -95,6 +104,23 @@ TRAINER = (
         ("trainer_output", TRAINER, "eval_loss", [(0, 22.19), (7, 18.21)], {}),
         ("trainer_output", TRAINER, "loss", [(5, 25.73)], {}),
         ("stdout(step=step, metric=val loss)", NANOGPT, "val_loss", [(0, 5.4168), (250, 4.9843)], {}),
+        # fairseq with --log-format json, llm.c, nanochat and GPT-NeoX
+        (
+            r'stdout(step="valid_num_updates": "(\d+)", metric="valid_loss": "([\d.]+)")',
+            FAIRSEQ,
+            "x",
+            [(500, 7.25)],
+            {},
+        ),
+        (
+            "stdout(step=s:, metric=tel:)",
+            "s:0 tel:10.9\ns:1 trl:10.8 lr:0.1 norm:2\ns:250 tel:6.5\n",
+            "x",
+            [(0, 10.9), (250, 6.5)],
+            {},
+        ),
+        ("stdout(step=Step, metric=Validation bpb:)", NANOCHAT, "x", [(250, 0.95)], {}),
+        ("stdout(step=at iteration, metric=lm_loss value:)", NEOX, "x", [(1000, 3.2)], {}),
         ("stdout(metric=val loss ([0-9.]+), examples='step')", NANOGPT, "x", [(0, 5.4168), (250, 4.9843)], {}),
     ],
 )

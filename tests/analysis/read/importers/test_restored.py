@@ -52,6 +52,13 @@ def tensorboard(top: Path, points: list[tuple[int, float]]) -> Path:
     return top
 
 
+def printed(top: Path, points: list[tuple[int, float]]) -> Path:
+    """As nanoGPT prints it, whose log was appended to."""
+    top.mkdir(parents=True)
+    (top / "a.log").write_text("".join(f"iter {step}: loss {value}, time 9.1ms, mfu 0.1%\n" for step, value in points))
+    return top
+
+
 def table(top: Path, points: list[tuple[int, float]]) -> Path:
     return write_csv(top / "t.csv", [{"run": "a", "step": step, "loss": value} for step, value in points])
 
@@ -65,7 +72,7 @@ def curve(report: ImportReport) -> list[tuple[int, float]]:
     return [(row.step, round(row.value, 4)) for row in report.trials[0].evaluations]
 
 
-@pytest.mark.parametrize("write", [lightning, tensorboard, table])
+@pytest.mark.parametrize("write", [lightning, tensorboard, printed, table])
 def test_rows_after_the_restore_count_and_a_note_says_so(tmp_path: Path, write: Any) -> None:
     report = imported(write(tmp_path / "in", FIRST + AGAIN), tmp_path / "out")
     assert curve(report) == STANDING

@@ -96,6 +96,19 @@ def test_a_tag_that_keras_logs_against_epochs_is_noted(
     assert ["Keras logs tags" in note for note in imported.notes] == [True] * noted
 
 
+def test_a_tag_that_says_what_it_is_drawn_against_is_asked_about(tmp_path: Path) -> None:
+    """As Megatron-LM logs each loss twice, against updates and against the samples seen."""
+    tag = "lm loss validation vs samples"
+    write_run(tmp_path / "in", [{"step": 4 * step, tag: 3.0 - step} for step in (1, 2)], {})
+    wanted = settings(metric=tag, constants=BOTH | {"batch_size": "4"})
+    with pytest.raises(DataError, match="drawn against samples, not updates: say so with --column examples=step, or"):
+        import_runs([tmp_path / "in"], tmp_path / "out", wanted)
+    for name, steps in (("examples", [1, 2]), ("step", [4, 8])):
+        chosen = settings(metric=tag, constants=BOTH | {"batch_size": "4"}, columns={name: "step"})
+        (trial,) = import_runs([tmp_path / "in"], tmp_path / name, chosen).trials
+        assert [row.step for row in trial.evaluations] == steps
+
+
 def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:
     write(tmp_path / "in", CURVES[0].rows)
     with pytest.raises(DataError, match="no run has the metric 'loss'; available: eval/loss, train/loss"):

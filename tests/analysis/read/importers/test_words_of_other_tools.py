@@ -43,6 +43,9 @@ def ends(report: ImportReport) -> dict[float, str]:
         ("State", ["COMPLETED", "CANCELLED by 1000", "NODE_FAIL", "PREEMPTED", "COMPLETED"]),
         ("Status", ["Completed", "Stopped", "Failed", "InProgress", "Completed"]),  # SageMaker: list-training-jobs
         ("STATUS", ["Succeeded", "Failed", "Pending", "Running", "Succeeded"]),  # Kubernetes: kubectl get pods
+        ("trial_status", ["COMPLETED", "EARLY_STOPPED", "ABANDONED", "RUNNING", "COMPLETED"]),  # Ax: trials as a table
+        ("sys/state", ["Inactive", "Active", "Active", "Active", "Inactive"]),  # Neptune: fetch_runs_table
+        ("Status", ["Completed", "Aborted", "Failed", "Queued", "Published"]),  # ClearML: the table of experiments
     ],
 )
 def test_runs_that_did_not_finish_are_left_out_and_told(tmp_path: Path, title: str, words: list[str]) -> None:
@@ -52,9 +55,9 @@ def test_runs_that_did_not_finish_are_left_out_and_told(tmp_path: Path, title: s
     assert (values.pop(2.0), values.pop(6.0)) == ("REACHED", "BUDGET_EXHAUSTED")  # the target is 2.4
     assert set(values.values()) <= {"OUT_OF_MEMORY"}
     (note,) = report.notes
-    assert note.startswith(
-        f"left out {3 - len(values)} runs that did not finish, by the status: 1 {words[1].upper().split()[0]}, "
-    )
+    word = words[1].upper().split()[0]
+    told = f"left out {3 - len(values)} runs that did not finish, by the status: {words.count(words[1])} {word}"
+    assert note.startswith(told)
 
 
 def test_what_did_not_finish_needs_no_value_and_no_settings_of_its_own(tmp_path: Path) -> None:
@@ -80,6 +83,8 @@ def test_our_words_and_a_state_that_is_none_stay_as_they_are(tmp_path: Path) -> 
     own = imported(tmp_path / "own", rows(["FAILED", "REACHED"], "status"))
     assert (ends(own), own.notes) == ({2.0: "FAILED", 3.0: "BUDGET_EXHAUSTED"}, [])
     assert len(imported(tmp_path / "else", rows(["Ohio", "running"], "state")).trials) == 2
+    with pytest.raises(DataError, match=r"the status 'STUCK' is none of .*--status STUCK="):
+        imported(tmp_path / "asked", rows(["Completed", "Failed", "Stuck"], "Status"))
     with pytest.raises(DataError, match="no run is left: left out 2 runs that did not finish"):
         imported(tmp_path / "none", rows(["running", "KILLED"], "state"))
 
@@ -131,5 +136,5 @@ def test_a_format_is_recognised_by_the_columns_as_they_were_named(tmp_path: Path
     one_rate = {"columns": {name: title for name, title in COLUMNS.items() if name != "lr"},
                 "constants": {"optimizer": "adamw", "lr": "0.5"}}  # fmt: skip
     assert imported(tmp_path / "rate", table, **one_rate).format == "final_losses"
-    with pytest.raises(DataError, match="or --format final_losses where every row is a run of its own"):
+    with pytest.raises(DataError, match="or --format csv where every file is one, or --format final_losses where"):
         imported(tmp_path / "else", table, columns={"examples": LENGTH})
