@@ -178,7 +178,7 @@ def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False, ever
     """Yield the figures of one part of a result of this class, or those of the ``whole`` analysis; ``suffix`` is
     appended to their names."""
     for name, kind in ((name, FIGURES[name]) for name in FIGURES):
-        wanted = kind.of is of and kind.whole is whole and (every or kind.main)
+        wanted = issubclass(of, kind.of) and kind.whole is whole and (every or kind.main)
         if wanted and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 

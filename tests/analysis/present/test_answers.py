@@ -25,6 +25,7 @@ from analysis.present.figures import FIGURES
 from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
 from analysis.quantities import Quantity
+from analysis.questions.fit.answer import fit_table
 from sweeps.commands.explain import found_in, meanings
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep
@@ -392,3 +393,5 @@ def test_a_notebook_shows_the_table_the_sentence_and_the_main_figure(measured: A
         assert with_interval(answer.critical_batch_size, answer.interval) in page
     assert page.count("data:image/png;base64,") == 1
     assert all(escape(line) in page for line in judged(measured.answers, advice=True))
+    of_a_table = fit_table(pd.DataFrame({"batch_size": [4, 8, 16, 32], "steps": [210, 110, 60, 35]}))
+    assert of_a_table._repr_html_().count("data:image/png;base64,") == 1
