@@ -29,6 +29,11 @@ class Choice:
     Attributes:
         name: name in the registry, or ``package.module:function`` for one of the user's own.
         options: keyword arguments; only JSON values.
+
+    Example:
+
+        >>> str(Choice(name="merit", options={"lr": 0.01}))
+        'merit(lr=0.01)'
     """
 
     name: str

@@ -27,7 +27,13 @@ CLIPPED = "clipped"
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. No status means an error in this package itself."""
+    """How a trial ended. No status means an error in this package itself.
+
+    Example:
+
+        >>> TrialStatus("PRUNED") is TrialStatus.PRUNED
+        True
+    """
 
     REACHED = "REACHED"
     """The validation metric passed the target."""

@@ -24,6 +24,11 @@ def build_workload(choice: Choice) -> Workload:
 
     Raises:
         ConfigError: if the name or an option is unknown, or the function returns something else.
+
+    Example:
+
+        >>> build_workload(Choice(name="noisy_quadratic", options={"dimension": 5})).direction
+        'below'
     """
     workload: Workload = WORKLOADS.make(choice.name, **choice.options)
     return workload

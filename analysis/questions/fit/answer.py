@@ -110,6 +110,13 @@ def fit_table(
     Raises:
         DataError: if the table cannot be used; the message names table, row and remedy.
         ConfigError: if ``columns`` or ``unit`` is invalid.
+
+    Example:
+
+        >>> steps = {4: 2060, 8: 1080, 16: 600, 32: 352, 64: 240, 128: 178, 256: 150}
+        >>> table = pd.DataFrame({"batch_size": list(steps), "steps": list(steps.values())})
+        >>> print(fit_table(table, unit="sequences").answers[0].judgement)
+        too few seeds: one seed: run 3 or more before comparing optimizers
     """
     if unit is not None and not (unit.strip() and unit.isprintable()):
         raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
