@@ -85,19 +85,20 @@ def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06, least: 
 
 
 class _RoundNumbers(LogLocator):
-    """Places ticks at the roundest numbers within the axis at drawing time, about ``most`` of them at most."""
+    """Places ticks at the roundest numbers within an axis at drawing time, about ``most`` of them at most, and on the x
+    axis none whose labels touch."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, of: Any) -> None:
         super().__init__(base=10, numticks=20)
-        self.most = most
+        self.most, self._of = most, of
 
     def tick_values(self, low: float, high: float) -> Any:
         start, end = np.log10([low, high])
         for subs in _SUBS:
             logs = np.add.outer(np.arange(np.floor(start), np.ceil(end)), np.log10(subs))
             count = ((logs >= start) & (logs <= end)).sum()
-            nearest = np.diff(np.log10([*subs, 10])).min() / (end - start) * size(self.axis.axes)[0]
-            if count <= self.most and (self.axis.axis_name == "y" or nearest > width("3000", 7) + 0.05):
+            nearest = np.diff(np.log10([*subs, 10])).min() / (end - start) * size(self._of.axes)[0]
+            if count <= self.most and (self._of.axis_name == "y" or nearest > width("3000", 7) + 0.05):
                 break
         if count < 2:  # of fewer matplotlib would make many that are not round
             return MaxNLocator(2, steps=[1, 2, 5, 10]).tick_values(low, high)
@@ -113,7 +114,7 @@ def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, mo
     distinct = sorted(set(() if values is None else values))
     low, high = axis.get_view_interval()
     ticks = apart(axis.axes, axis.axis_name, distinct, float(np.log(high / low)), most)
-    axis.set_major_locator(FixedLocator(ticks) if ticks else _RoundNumbers(most))
+    axis.set_major_locator(FixedLocator(ticks) if ticks else _RoundNumbers(most, axis))
 
 
 def apart(axes: Axes, axis: str, values: Sequence[float], span: float, most: int) -> list[float]:
