@@ -237,7 +237,7 @@ def test_an_interrupt_at_any_moment_is_one_line_and_leaves_nothing(tmp_path, mom
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--workers", "1", "-o", str(tmp_path / "sweep")], cwd=ROOT,
         stderr=subprocess.PIPE, text=True, env=os.environ | dict([mark.split("=", 1)]),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in SENT],  # as nohup, or &, ignores some
     )  # fmt: skip
     wait_for(lambda: "cli.py" in Path(f"/proc/{process.pid}/cmdline").read_text(), "it does not start")
     time.sleep(0.15 + 10.0 * (moment + chance.random()) / 12)
