@@ -277,20 +277,3 @@ def test_state_of_another_precision_is_taken_over(earlier: torch.dtype, later: t
     assert kept == (torch.float32 if later is torch.bfloat16 else later, later)
     advance(others, resumed)
     assert all(param.dtype is later and param.isfinite().all() for param in others)
-
-
-@pytest.mark.slow
-def test_its_step_can_be_compiled() -> None:
-    torch._dynamo.reset()
-    (params, composite), (others, plain) = muon_beside(torch.optim.AdamW), muon_beside(torch.optim.AdamW)
-    compiled = torch.compile(composite.step, backend="eager")
-    for number in range(2):
-        draw = torch.Generator().manual_seed(number)
-        for param, other in zip(params, others, strict=True):
-            param.grad = torch.randn(param.shape, generator=draw)
-            other.grad = param.grad.clone()
-        compiled()
-        plain.step()
-    for param, other in zip(params, others, strict=True):
-        # Of two steps of 0.1 in float32; torch's AdamW takes another path.
-        torch.testing.assert_close(param, other, rtol=0.0, atol=1e-5)

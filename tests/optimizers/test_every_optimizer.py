@@ -208,6 +208,30 @@ def trial(name: str, lr: float, steps: int, **options: Any) -> TrialResult:
     return run_trial(config, workload=Words())
 
 
+@pytest.mark.slow
+def test_compiled_steps_of_our_own_are_those_that_are_not_compiled() -> None:
+    found = set()
+    for name in OPTIMIZERS.names():
+        (case, plain), (other, twin) = (
+            (case, case.optimizer(Choice(name=name), 0.01)) for case in (classification(), classification())
+        )
+        if not type(plain).__module__.startswith("cbs."):
+            continue
+        found.add(name)
+        torch._dynamo.reset()
+        compiled = torch.compile(twin.step, backend="eager")
+        for _ in range(3):
+            train(case, plain, 1)
+            for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
+                assert param.grad is not None
+                copied.grad = param.grad.clone()
+            compiled()
+        for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
+            # a step that a compiler reads takes the path that looks at no values
+            torch.testing.assert_close(param, copied, rtol=1e-5, atol=1e-6, msg=name)
+    assert {"adam", "adamh", "adamw", "lamb", "lars", "merit", "mona", "muon", "muonh", "normuon", "signsgd"} <= found
+
+
 @pytest.mark.parametrize("name", kinds_of(OPTIMIZERS.names(), OPTIMIZERS.names()[::3]))
 def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
     assert trial(name, 100 * OPTIMIZERS[name].lr_grid[-1], 30).status.final
