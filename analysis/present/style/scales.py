@@ -98,7 +98,7 @@ class _RoundNumbers(LogLocator):
             logs = np.add.outer(np.arange(np.floor(start), np.ceil(end)), np.log10(subs))
             count = ((logs >= start) & (logs <= end)).sum()
             nearest = np.diff(np.log10([*subs, 10])).min() / (end - start) * size(self._of.axes)[0]
-            if count <= self.most and (self._of.axis_name == "y" or nearest > width("3000", 7) + 0.05):
+            if count <= self.most and (self._of.axis_name == "y" or nearest > width("3000", 7) + 0.12):
                 break
         if count < 2:  # of fewer matplotlib would make many that are not round
             return MaxNLocator(2, steps=[1, 2, 5, 10]).tick_values(low, high)
