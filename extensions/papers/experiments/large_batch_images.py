@@ -6,7 +6,7 @@ from cbs.registry.choices import Choice
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
 from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.classifiers import higher, images
-from extensions.papers.experiments.parts import classifier, excess, experiment, lower_loss, one_run
+from extensions.papers.experiments.parts import FEW, SEEDS, classifier, excess, experiment, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16, "metric": "accuracy"})
@@ -18,8 +18,8 @@ def lars(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     schedule = ScheduleRule(name="polynomial", options={"power": 2.0})
     if tiny:
-        sweep = experiment(GLYPHS, ("lars", "sgd"), (16, 64, 512), budgets=(16_384,), seeds=(0, 1, 2),
-                           schedule=schedule)  # fmt: skip
+        sweep = experiment(GLYPHS, ("lars", "sgd"), (16, 512), budgets=(16_384,), schedule=schedule,
+                           **SEEDS)  # fmt: skip
     else:
         workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
         sweep = experiment(workload, ("lars", "sgd"), (256, 8_192, 16_384, 32_768), budgets=(115_300_000,),
@@ -31,7 +31,11 @@ def lars(scale: str) -> PaperRecipe:
         protocol="equal epochs under a quadratic decay, learning rate searched at every batch size",
         deviations=(
             "the learning rate is searched; the paper scales it and warms it up over epochs",
-            "glyphs and LeNet in place of ImageNet" if tiny else "ResNet-50 alone, without the AlexNet of the paper",
+            *(
+                ["glyphs and LeNet in place of ImageNet", FEW]
+                if tiny
+                else ["ResNet-50 alone, without the AlexNet of the paper"]
+            ),
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
         analyses={"budget": asks("budget", "images")},

@@ -27,8 +27,8 @@ COSINE = ScheduleRule(name="cosine")
 SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
 """For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain."""
 
-FEW = "more seeds, at the batch sizes of the statements alone; a first run had two or three at several, and its " \
-    "intervals held both answers"  # fmt: skip
+FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \
+    "answers"  # fmt: skip
 
 TEXT = Choice(name="text")
 """Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters."""
