@@ -202,6 +202,9 @@ class Known:
             for study in answer.studies
             for seed, status in zip(study.seeds, study.status.T, strict=True)
         }
+        command = answer.group.workload_options.get("command", "{seed}")
+        if allowed is None and "{seed}" not in str(command):
+            self._allowed = self.seeds  # every other seed would give the same run
         self.design = None if answer.draws is None else Design(answer.draws)
         axes = answer.group.manifest.get("axes")
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None

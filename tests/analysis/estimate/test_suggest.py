@@ -197,13 +197,19 @@ def test_a_sudden_change_of_the_curve_gets_batch_sizes_in_its_gaps(
 
 
 def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp_path: Path) -> None:
-    found = suggest(healthy(tmp_path / "one", seeds=1))
+    one = healthy(tmp_path / "one", seeds=1)
+    found = suggest(one)
     assert found is not None
     assert (set(found.batch_sizes) >= set(SIZES), found.seeds) == (True, (0, 1, 2))
     assert set(found.missing) >= {(size, seed) for size in SIZES for seed in (1, 2)}
-    alone = suggest(answer(tmp_path / "one"), 0.01, (0,))
+    alone = suggest(one, 0.01, (0,))
     assert alone is not None
     assert (alone.seeds, set(alone.batch_sizes) & set(SIZES)) == ((0,), set())  # only new batch sizes can help
+    for command, more in (("train.py {lr}", False), ("train.py {lr} {seed}", True)):  # of a program of the user
+        group = dataclasses.replace(one.group, workload_options={"command": command})
+        program = suggest(dataclasses.replace(one, group=group), 0.01)
+        assert program is not None
+        assert (len(program.seeds) > 1) is more
     two = suggest(healthy(tmp_path / "two", seeds=2))
     assert two is not None
     assert not any("noise between seeds" in reason for reason in two.reasons)
