@@ -27,8 +27,6 @@ def frontier(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     devices = (1, 2, 4, 8) if tiny else (8, 16, 32, 64, 128)
     sweep = essential_ratio(scale).runs[0].sweep
-    if tiny:
-        sweep = sweep.replace(target=Target(metric="validation_loss", value=2.8))
     rate, most = (2000, 64) if tiny else (10, 16)
     times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
