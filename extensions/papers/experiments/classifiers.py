@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cbs.registry.choices import Choice
+from cbs.trial.config import EvaluationPlan
 from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
 from extensions.papers.experiments.base import asks
@@ -93,8 +94,9 @@ def neural(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
-        sweep = experiment(GLYPHS, optimizers, (4, 16, 64, 256), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
-                           expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
+        sweep = experiment(GLYPHS, optimizers, (2, 8, 32, 128), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
+                           expected=(200.0, 5_000.0), target=0.7,
+                           evaluation=EvaluationPlan(far_growth=1.1))  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")
         workload = images("cnn", "data/mnist", metric="accuracy")
@@ -107,7 +109,14 @@ def neural(scale: str) -> PaperRecipe:
         deviations=(
             "targets of the paper could not be read",
             "one network; no residual networks and VGG, no averages and K-FAC",
-            *(["glyphs in place of MNIST"] if tiny else []),
+            *(
+                [
+                    "glyphs in place of MNIST",
+                    "batch sizes from 2, often evaluated; from 4, as first planned, that of plain SGD lay below them",
+                ]
+                if tiny
+                else []
+            ),
         ),
         runs=(one_run("images", sweep, tiny, model=classifier("cnn", 10, 1, 28, "none")),),
         analyses={"compare": asks("compare", "images")},
