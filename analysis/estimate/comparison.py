@@ -23,15 +23,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from scipy.special import ndtri
 
 from analysis.estimate.definitions import CurveSample, build
-from analysis.estimate.draws import Draws
+from analysis.estimate.draws import Draws, Levels
 from analysis.estimate.estimates import known_value
 from analysis.estimate.result import Answer
 from analysis.quantities import Array, Quantity
 from cbs.trial.store import finite_or_none
 
-_DOUBT = 3.0
+_DOUBT = 1.0
 """Degrees of freedom of seeds at which half of a correlation is believed."""
 
 
@@ -71,7 +72,7 @@ def _orders(answers: Sequence[Answer]) -> list[np.ndarray]:
     return orders
 
 
-def shuffled(first: Draws | None, other: Draws | None, count: int, seed: Sequence[int]) -> np.ndarray:
+def shuffled(first: Draws | Levels | None, other: Draws | Levels | None, count: int, seed: Sequence[int]) -> np.ndarray:
     """Return an order of the draws of another optimizer in which those stay in place that the two have in common."""
     order = np.arange(count)
     apart = np.random.default_rng(seed).permutation(count)[round(alike(first, other) * count) :]
@@ -79,7 +80,7 @@ def shuffled(first: Draws | None, other: Draws | None, count: int, seed: Sequenc
     return order
 
 
-def alike(first: Draws | None, other: Draws | None) -> float:
+def alike(first: Draws | Levels | None, other: Draws | Levels | None) -> float:
     """Return how far what a seed's runs share is the same for two optimizers, from 0 to 1.
 
     It is the correlation of the deviations from the means over seeds, at batch sizes and seeds that both have, over the
@@ -101,6 +102,20 @@ def alike(first: Draws | None, other: Draws | None) -> float:
     freedom = one.shape[1] - 1
     found = float((one * two).sum()) / spread if spread > 0 else 0.0
     return min(max(found, 0.0), 1.0) * freedom / (freedom + _DOUBT)
+
+
+def correlated(first: Array, other: Array, correlation: float, seed: Sequence[int]) -> np.ndarray:
+    """Return an order of the ``other`` draws, ``[R]``, in which they have this correlation with the ``first``, as two
+    normal deviates have it (Iman and Conover 1982, "A distribution-free approach to inducing rank correlation among
+    input variables")."""
+    ranks = first.argsort(kind="stable").argsort(kind="stable")
+    normal = ndtri((ranks + 0.5) / len(first))
+    own = np.random.default_rng(seed).standard_normal(len(first))
+    order = np.empty(len(first), dtype=int)
+    order[(correlation * normal + math.sqrt(1 - correlation**2) * own).argsort(kind="stable")] = other.argsort(
+        kind="stable"
+    )
+    return order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,18 +214,40 @@ def _sudden(slopes: Slopes, chances: Array, log_sizes: Array) -> Break | None:
     return Break(kind, float(ends[0]), float(ends[1]), float(chances[which].sum()))
 
 
+class Levels(NamedTuple):
+    """Draws of conditions that no curve joins: ``drawn``, shape ``[R, M]``, and the rest as in :class:`Draws`. All of a
+    run counts as shared by the runs of its seed: of a single condition nobody can tell."""
+
+    batch_sizes: Array
+    drawn: Array
+    own: Array
+    seeds: Array
+    table: Array
+    labels: tuple[int, ...]
+    shared: float = 1.0
+
+
 def draw_levels(
-    batch_sizes: Sequence[float], found: Sequence[AtBest], count: int, seed: int, prior: StepsPrior | Line
-) -> tuple[Array, Array]:
-    """Return draws of the objective of conditions that no curve joins, shape ``[R, M]``, and of the standard deviation
-    of one run, shape ``[R]``. Every condition has a value, and one of them several."""
-    rng, extra = np.random.default_rng(seed), np.array([each.variance for each in found]) + _LEAST**2
-    models = seed_models(np.log(np.asarray(batch_sizes, dtype=float)), *_table(found))
+    batch_sizes: Sequence[float],
+    found: Sequence[AtBest],
+    count: int,
+    seed: int,
+    prior: StepsPrior | Line,
+    *,
+    name: str = "",
+) -> Levels:
+    """Return draws of the objective of conditions that no curve joins. Every condition has a value, and one of them
+    several. ``seed`` and ``name`` are as for :func:`draw`."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    sizes, extra = np.asarray(batch_sizes, dtype=float), np.array([each.variance for each in found]) + _LEAST**2
+    table, labels = _table(found)
+    models = seed_models(np.log(sizes), table, labels)
     sigma, likelihood = _noises(models, prior.noise, prior.noise_spread)
     weights = np.exp(likelihood - likelihood.max()).ravel()
     model, noise = np.unravel_index(rng.choice(weights.size, count, p=weights / weights.sum()), sigma.shape)
     own, between = sigma[model, noise], np.sqrt(extra) * rng.standard_normal((count, len(extra)))
-    return models.means[model] + own[:, None] * models.errors(model, seed, rng) + between, own
+    drawn = models.means[model] + own[:, None] * models.errors(model, seed, rng) + between
+    return Levels(sizes, drawn, own, np.isfinite(table).sum(axis=1).astype(float), table, tuple(labels))
 
 
 class _Mixture:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
-from analysis.estimate.draws import Draws, draw, draw_levels
+from analysis.estimate.draws import Draws, Levels, draw, draw_levels
 from analysis.estimate.prior import Line
 from analysis.estimate.studies import Study, one_study
 from analysis.quantities import Array, pooled
@@ -128,6 +128,7 @@ class Losses:
         values: the expected losses, shape ``[M]``.
         drawn: draws of them, shape ``[R, M]``; no rows if the noise is unknown.
         draws: draws of the curve through those that are no bounds; ``None`` where no curve joins them.
+        levels: what is drawn where no curve joins them; ``None`` elsewhere, and if the noise is unknown.
         edges: whether the best learning rate is the lowest or the highest that was run, so that the loss is a bound,
             shape ``[M]``. A single learning rate is both, unless no condition has more than one, as with a rule.
         between: width of the range in which the saving by a learning rate between those that were run may lie, ``[M]``.
@@ -140,6 +141,7 @@ class Losses:
     values: Array
     drawn: Array = field(repr=False)
     draws: Draws | None = field(repr=False)
+    levels: Levels | None = field(repr=False)
     edges: np.ndarray
     between: Array
     seeds: Array
@@ -170,7 +172,7 @@ def draw_losses(
     seeds = np.array([float(np.isfinite(study.steps[study.winner or 0]).sum()) for study in studies])
     freedom, kept = int((seeds - 1).sum()), np.flatnonzero(~edges)
     count, seed = config.resamples, config.seed
-    drawn, draws, deviation = np.empty((0, len(found))), None, math.nan
+    drawn, draws, levels, deviation = np.empty((0, len(found))), None, None, math.nan
     if curve and len(kept) > 1 and (freedom or len(kept) >= _FEWEST):
         draws = draw(
             sizes[kept].tolist(), [found[at] for at in kept], count, seed, Line() if freedom else _ONE_SEED, name=name
@@ -181,8 +183,8 @@ def draw_losses(
         )
         drawn[:, kept] = draws.drawn(sizes[kept])
     elif freedom:
-        drawn, own = draw_levels(sizes.tolist(), found, count, seed, Line())
-        deviation = math.sqrt(float(np.mean(own**2)))
+        levels = draw_levels(sizes.tolist(), found, count, seed, Line(), name=name)
+        drawn, deviation = levels.drawn, math.sqrt(float(np.mean(levels.own**2)))
     if len(drawn):
         values = np.median(drawn, axis=0)
     return Losses(
@@ -190,6 +192,7 @@ def draw_losses(
         values=scale.zero + scale.unit * values,
         drawn=scale.zero + scale.unit * drawn,
         draws=draws and draws.rescaled(*scale),
+        levels=levels,
         edges=edges,
         between=scale.unit * 4.0 * np.sqrt(np.array([each.variance for each in found])),
         seeds=seeds,

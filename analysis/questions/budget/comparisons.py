@@ -21,6 +21,8 @@ from analysis.estimate.comparison import (
     Difference,
     Standing,
     Standings,
+    alike,
+    correlated,
     difference,
     largest_within,
     shuffled,
@@ -191,21 +193,31 @@ class Pair:
 
 
 def pair(names: tuple[str, str], first: Losses, second: Losses, config: AnalysisConfig) -> Pair:
-    """Return the first minus the second where neither loss is a bound; the draws of the two have in common what a
-    seed does to both alike (:func:`analysis.estimate.comparison.alike`)."""
+    """Return the first minus the second where neither loss is a bound, as far paired as a seed does the same to both
+    (:func:`analysis.estimate.comparison.alike`)."""
     order = shuffled(first.draws, second.draws, len(second.drawn), [config.seed, 1])
     second = replace(second, drawn=second.drawn[order], draws=second.draws and second.draws.taken(order))
     both = np.intersect1d(first.sizes[~first.edges], second.sizes[~second.edges])
     one, two = np.searchsorted(first.sizes, both), np.searchsorted(second.sizes, both)
     known, at = len(first.drawn) and len(second.drawn), []
+    seeds = [each.draws or each.levels for each in (first, second)]
+    together = alike(*seeds) * math.sqrt(math.prod(each.shared if each else 0.0 for each in seeds))
     for size, mine, its in zip(both, one, two, strict=True):
         found = Difference(float(first.values[mine] - second.values[its]))
         if known:
-            found = difference(first.drawn[:, mine], second.drawn[:, its], config.confidence)
+            of_seeds = math.prod(_share_of_seeds(each, place) for each, place in ((first, mine), (second, its)))
+            drawn = first.drawn[:, mine], second.drawn[:, its]
+            order = correlated(*drawn, together * math.sqrt(of_seeds), [config.seed, 2, int(size)])
+            found = difference(drawn[0], drawn[1][order], config.confidence)
         at.append(DifferenceAt(**vars(found), batch_size=int(size)))
     overtakes, rising = _overtakes(at, first, second, config.confidence) if known else (UNKNOWN, False)
     who = "" if overtakes.value is None else names[1] if rising else names[0]
     return Pair(optimizer=names[0], other=names[1], at=tuple(at), overtakes=overtakes, overtaker=who)
+
+
+def _share_of_seeds(found: Losses, place: int) -> float:
+    """Return the share of the variance of a loss that comes from the noise of runs, not from the learning rates."""
+    return min(1.0, found.deviation**2 / found.seeds[place] / max(float(found.drawn[:, place].var()), 1e-300))
 
 
 def _overtakes(at: list[DifferenceAt], first: Losses, second: Losses, confidence: float) -> tuple[Quantity, bool]:

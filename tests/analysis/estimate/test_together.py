@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import AtBest
-from analysis.estimate.comparison import critical_sizes, difference, together
+from analysis.estimate.comparison import correlated, critical_sizes, difference, together
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.draws import Draws, draw
@@ -149,3 +149,11 @@ def test_with_equal_truths_the_probability_is_no_more_certain_than_uniform(expon
     assert np.mean((probability < 0.025) | (probability > 0.975)) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 100)
     assert probability.std() > 0.1
     assert holds.mean() > 0.95 - 3 * math.sqrt(0.05 * 0.95 / 100)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 1.0])
+def test_draws_are_put_in_an_order_that_correlates_them(correlation: float) -> None:
+    first, other = np.random.default_rng(0).standard_normal((2, 4000))
+    order = correlated(np.exp(first), other**3, correlation, [1])
+    assert sorted(order.tolist()) == [*range(4000)]
+    assert np.corrcoef(first, other[order])[0, 1] == pytest.approx(correlation, abs=0.04)
