@@ -10,7 +10,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
-from extensions.papers.experiments.parts import COSINE, OPENWEBTEXT, TEXT, experiment, lower_loss, one_run
+from extensions.papers.experiments.parts import COSINE, FEW, OPENWEBTEXT, SEEDS, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
     """Compare AdamW, LAMB and MERIT at equal examples."""
     tiny = scale == "tiny"
     if tiny:
-        sweep = experiment(TEXT, OPTIMIZERS, (16, 64, 256), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
+        sweep = experiment(TEXT, OPTIMIZERS, (256,), budgets=(16_000,), schedule=COSINE, **SEEDS)
         runs, size = [RecipeRun(name="text", sweep=sweep)], 256
     else:
         runs, size = [at_paper_scale(name, OPTIMIZERS) for name in MODELS], MODELS["large"][1]
@@ -84,9 +84,13 @@ def merit_gpt2(scale: str) -> PaperRecipe:
         protocol="every trial sees the same examples under a cosine schedule; the final validation loss is compared",
         deviations=(
             UNPUBLISHED,
-            TINY
-            if tiny
-            else "20 tokens for each parameter, as the paper gives no number; no GPT-2 medium on 48 billion tokens",
+            *(
+                [TINY, FEW]
+                if tiny
+                else [
+                    "20 tokens for each parameter, as the paper gives no number; no GPT-2 medium on 48 billion tokens"
+                ]
+            ),
         ),
         runs=tuple(runs),
         analyses={f"budget_{name}": asks("budget", name) for name in places},
@@ -109,14 +113,14 @@ def final_loss(name: str, optimizer: str) -> OurNumber:
 def merit_ablation(scale: str) -> PaperRecipe:
     """Compare MERIT with variants without clip, lower bound, or row and column ratios, and with Euclidean norms."""
     tiny, optimizers = scale == "tiny", ("merit", *ABLATIONS)
-    sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
+    sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), schedule=COSINE, **SEEDS)
     run = RecipeRun(name="small", sweep=sweep) if tiny else at_paper_scale("small", optimizers)
     size = sweep.axes.batch_sizes[0] if tiny else MODELS["small"][1]
     return PaperRecipe(
         title="MERIT: what its clip, its lower bound and its ratios are worth",
         paper=PAPER,
         protocol="as merit-gpt2, GPT-2 small alone, at its one batch size",
-        deviations=(UNPUBLISHED, *([TINY] if tiny else [])),
+        deviations=(UNPUBLISHED, *([TINY, FEW] if tiny else [])),
         runs=(run,),
         analyses={"budget": asks("budget", "small")},
         expectations=tuple(
@@ -140,7 +144,7 @@ def merit_llama(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     if tiny:
         workload = Choice(name="text", options={"size": "llama-30k", "corpus": "stdlib"})
-        sweep = experiment(workload, OPTIMIZERS, (32, 256), budgets=(12_000,), seeds=(0, 1, 2), schedule=COSINE)
+        sweep = experiment(workload, OPTIMIZERS, (256,), budgets=(12_000,), schedule=COSINE, **SEEDS)
         runs, orders = [RecipeRun(name="text", sweep=sweep)], [("text", 256, "lamb"), ("text", 256, "adamw")]
     else:
         runs = []
@@ -158,7 +162,7 @@ def merit_llama(scale: str) -> PaperRecipe:
         title="MERIT on Llama models: final loss of AdamW, LAMB and MERIT",
         paper=PAPER,
         protocol="as merit-gpt2, Llama models on C4",
-        deviations=(UNPUBLISHED, *(["30 thousand parameters on the source of Python's library"] if tiny else [])),
+        deviations=(UNPUBLISHED, *(["30 thousand parameters on the source of Python's library", FEW] if tiny else [])),
         runs=tuple(runs),
         analyses={f"budget_{run.name}": asks("budget", run.name) for run in runs},
         expectations=tuple(
