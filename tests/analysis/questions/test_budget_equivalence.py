@@ -23,8 +23,8 @@ def losses(values: object, deviation: float, *, seeds: float = 1.0, between: flo
     ones = np.ones(len(means))
     return Losses(
         sizes=SIZES[: len(means)], values=means, drawn=means + deviation / np.sqrt(seeds) * noise, draws=None,
-        levels=None, edges=np.zeros(len(means), dtype=bool), between=between * ones, seeds=seeds * ones, deviation=deviation,
-        freedom=20,
+        levels=None, edges=np.zeros(len(means), dtype=bool), between=between * ones, seeds=seeds * ones,
+        deviation=deviation, freedom=20,
     )  # fmt: skip
 
 
