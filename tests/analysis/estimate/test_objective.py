@@ -128,3 +128,11 @@ def test_two_optimizers_at_one_batch_size_are_paired_as_far_as_their_seeds_are_a
         widths.append((high - low) / (2 * 1.96 * 0.1 * math.sqrt(2 / 8)))
     assert sum(held) >= 54
     assert np.median(widths) < widest
+
+
+def test_seeds_that_are_alike_say_nothing_of_learning_rates_that_were_missed() -> None:
+    lrs = 4.0 ** np.arange(5)
+    table = (0.1 * np.log(lrs / 8) ** 2)[:, None] + 0.001 * np.random.default_rng(0).standard_normal(8)
+    both = [draw_losses(*loss_studies([study(table, lrs)], [table]), CONFIG, name=name) for name in "ab"]
+    low, high = pair(("a", "b"), both[0], both[1], CONFIG).at[0].interval
+    assert high - low > 0.7 * math.hypot(*(float(each.between[0]) for each in both)) > 0.01
