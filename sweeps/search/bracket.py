@@ -215,8 +215,7 @@ def _stride(table: TrialTable, leader: int, inside: int) -> int:
     """Return the octaves to go beyond the leader: twice the last stride as long as that one changed the steps a lot."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
     near = table.best is not None and table.rises(leader)[inside] < NEAR
-    # one that was later found to have taken too long had reached the target when this was first asked
-    missed = table.best is None and 0 < table.distance[leader] < math.inf
+    missed = table.best is None and math.isfinite(table.distance[leader])
     return 1 if near else max(_FAR if missed else 1, min(_LONGEST_STRIDE, round(2 * gap)))
 
 

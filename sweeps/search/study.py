@@ -318,6 +318,9 @@ def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
     cost = objective.cost(result)
     target = objective.judged or result.config.target
     values = result.values(target.metric) or [math.nan]
+    if result.status is TrialStatus.PRUNED and target.reached(values[-1]):
+        # it had reached the target before others were found to be faster, and the search went on from there
+        cost = target.crossing([row.step for row in result.evaluations], values) or math.nan
     first, last = (target.distance(value) for value in (values[0], values[-1]))
     share = 0.0 if math.isfinite(cost) else last / first if first > 0 else math.inf
     gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)

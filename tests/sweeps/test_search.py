@@ -11,6 +11,7 @@ from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StagedStudy, StudyKey
+from tests.sweeps import search_worlds
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 
 
@@ -420,3 +421,18 @@ def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
     study = StudyKey("adamw", 16)
     assert len(search.studies[study].lrs) > 2
     assert search.studies[study].best[1] < 1.1 * (100 + 3000 / 16)
+
+
+def test_what_was_found_too_slow_afterwards_does_not_change_what_is_asked_for_again():
+    """Defaults of 16 to 24 times the best learning rate: the first that reaches the target is pruned at the end."""
+    changed = 0
+    for number in range(8):
+        search = Search(
+            sweep := search_worlds.sweep(world := search_worlds.World(1 / (16 + number), 0.5, 0.03, number))
+        )
+        ended_as = {result.trial_id: result for result in play(search, world.end).results}
+        settled = [result for cell in search.cells() for result in search.settled(cell)]
+        changed += len(settled)
+        again = Search(sweep, (ended_as | {result.trial_id: result for result in settled}).values())
+        assert (again.done, again.waiting()) == (True, [])
+    assert changed
