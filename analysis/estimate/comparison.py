@@ -72,7 +72,7 @@ def _orders(answers: Sequence[Answer]) -> list[np.ndarray]:
     return orders
 
 
-def shuffled(first: Draws | Levels | None, other: Draws | Levels | None, count: int, seed: Sequence[int]) -> np.ndarray:
+def shuffled(first: Draws | None, other: Draws | None, count: int, seed: Sequence[int]) -> np.ndarray:
     """Return an order of the draws of another optimizer in which those stay in place that the two have in common."""
     order = np.arange(count)
     apart = np.random.default_rng(seed).permutation(count)[round(alike(first, other) * count) :]

@@ -221,7 +221,6 @@ class Levels(NamedTuple):
     batch_sizes: Array
     drawn: Array
     own: Array
-    seeds: Array
     table: Array
     labels: tuple[int, ...]
     shared: float = 1.0
@@ -247,7 +246,7 @@ def draw_levels(
     model, noise = np.unravel_index(rng.choice(weights.size, count, p=weights / weights.sum()), sigma.shape)
     own, between = sigma[model, noise], np.sqrt(extra) * rng.standard_normal((count, len(extra)))
     drawn = models.means[model] + own[:, None] * models.errors(model, seed, rng) + between
-    return Levels(sizes, drawn, own, np.isfinite(table).sum(axis=1).astype(float), table, tuple(labels))
+    return Levels(sizes, drawn, own, table, tuple(labels))
 
 
 class _Mixture:

@@ -59,7 +59,6 @@ evaluations are then about as long as the run."""
 _WIDE_GAP, _NEAR = 3.0, 1.5
 """Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly."""
 
-
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Batch sizes, and the seeds that each of them is to have."""
 
@@ -202,8 +201,7 @@ class Known:
             for study in answer.studies
             for seed, status in zip(study.seeds, study.status.T, strict=True)
         }
-        command = answer.group.workload_options.get("command", "{seed}")
-        if allowed is None and "{seed}" not in str(command):
+        if allowed is None and "{seed}" not in str(answer.group.workload_options.get("command", "{seed}")):
             self._allowed = self.seeds  # every other seed would give the same run
         self.design = None if answer.draws is None else Design(answer.draws)
         axes = answer.group.manifest.get("axes")
