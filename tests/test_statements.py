@@ -25,7 +25,7 @@ from benchmarks.model_page import read
 from cbs.errors import ConfigError, Unfinished
 from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.training.metrics.gradient_norm import EXAMPLES
+from cbs.training.metrics.measures import GradientNorm
 from cbs.training.noise_scale import OVERHEAD
 from cbs.training.noise_scale import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan
@@ -163,7 +163,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ),
     ("own-trainer.md", "the program gets SIGTERM, and {} seconds later SIGKILL", lambda: (WORDS[int(GRACE)],)),
     ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
-    ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (EXAMPLES,)),
+    ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (GradientNorm.examples,)),
     ("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),)),
     ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
     ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),

@@ -16,10 +16,10 @@ from cbs.errors import ConfigError
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.merit import MERIT
 from cbs.schedules.batch_size import Stage
+from cbs.training.assembly import StepColumns
 from cbs.training.noise_scale import L2_COLUMNS
 from cbs.training.parts import TrainingStep
 from cbs.training.run import run_trial
-from cbs.training.step_columns import StepColumns
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import Measurement

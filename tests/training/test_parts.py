@@ -14,13 +14,12 @@ from torch.utils._pytree import tree_leaves
 from cbs.compute import seeding
 from cbs.diagnostics import Diagnostic
 from cbs.errors import ConfigError
+from cbs.training.assembly import StepColumns
 from cbs.training.loop import TrainingLoop
 from cbs.training.metrics import METRICS, MetricInputs
-from cbs.training.metrics.gradient_norm import EXAMPLES
-from cbs.training.metrics.training_loss import POWER, TrainingLoss
+from cbs.training.metrics.measures import POWER, GradientNorm, TrainingLoss
 from cbs.training.parts import Clipping, Diagnostics, Part, TrainingStep
 from cbs.training.run import run_trial
-from cbs.training.step_columns import StepColumns
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
@@ -210,7 +209,7 @@ def test_the_gradient_norm_is_that_of_the_mean_loss_over_a_fixed_set_however_it_
         for size in (None, 100, 512)
     ]
     with seeding.seeded(0, "gradient norm"):
-        batch = workload.training_stream(seeding.generator(0, "gradient norm")).next(EXAMPLES)
+        batch = workload.training_stream(seeding.generator(0, "gradient norm")).next(GradientNorm.examples)
     loss = workload.example_losses(model, batch).mean()
     truth = math.sqrt(sum(float(part.square().sum()) for part in torch.autograd.grad(loss, list(model.parameters()))))
     assert norms == pytest.approx([truth] * 3, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Batch-size schedules: the number of examples in the next step; one file each, found by name.
+"""Batch-size schedules: the number of examples in the next step; found by name.
 
 Not to be confused with :mod:`cbs.schedules.learning_rate`, the schedules of the learning rate. A rule maps the examples
 seen so far, and for closed-loop rules the measured gradient noise, to a batch size and a factor of the learning rate.

@@ -1,6 +1,4 @@
-"""Points at which a learning-rate schedule has fallen by a factor, where a batch schedule can grow the batch
-instead.
-"""
+"""Rules that grow the batch where a learning-rate schedule would fall."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import RunSettings
+from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, RunSettings, cap_of, number, of_table
 from cbs.schedules.learning_rate import Multiplier, build_schedule
 from cbs.trial.config import Schedule
 
@@ -83,3 +81,39 @@ def in_place_of_cuts(
         if rate < 1e-12:
             return
         yield start, round(size), rate
+
+
+# Do not decay the learning rate, increase the batch size (Smith, Kindermans, Ying and Le, arXiv 1711.00489).
+@BATCH_SCHEDULES.register("smith")
+def smith(run: RunSettings, *, cut: float = 5.0, cap: int | None = None) -> OpenLoop:
+    """Return stages whose batch size grows where the trial's learning-rate schedule would fall.
+
+    Args:
+        run: settings of the run with its learning-rate schedule, any that falls.
+        cut: factor of the learning-rate cuts that are replaced, above 1.
+        cap: largest batch size; beyond it the learning rate falls as in the original schedule.
+
+    Raises:
+        ConfigError: if a value is invalid, or the learning rate does not fall.
+    """
+    table = in_place_of_cuts(run, number("cut", cut, above=1.0), 0.0, cap_of(run, cap), "smith")
+    return of_table(run, table, multiplier=warmup_alone(run.lr_schedule))
+
+
+# Seesaw: cut the learning rate by the square root of the scheduled cut, grow the batch (Meterez et al., 2510.14717).
+@BATCH_SCHEDULES.register("seesaw")
+def seesaw(run: RunSettings, *, alpha: float = 2.0, cap: int | None = None) -> OpenLoop:
+    """Return Seesaw for the trial's learning-rate schedule, any that falls.
+
+    Args:
+        run: settings of the run with its learning-rate schedule.
+        alpha: factor of the learning-rate cuts that are replaced, above 1.
+        cap: largest batch size; beyond it the learning rate falls as in the original schedule. A batch is never larger
+            than the rest of the budget either.
+
+    Raises:
+        ConfigError: if a value is invalid, or the learning rate does not fall.
+    """
+    factor = number("alpha", alpha, above=1.0)
+    table = in_place_of_cuts(run, factor, 0.5, cap_of(run, cap), "seesaw")
+    return of_table(run, table, multiplier=warmup_alone(run.lr_schedule))

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as functions of examples, not steps; one file each, found by name.
+"""Learning-rate schedules as functions of examples, not steps; found by name.
 
 A schedule is a multiplier of the peak learning rate, as a function of the examples seen after an update. Because
 it does not use the number of steps, it means the same at every batch size.

@@ -1,4 +1,4 @@
-"""Metrics that exist for every workload, beside the validation metric of its own; one file each, found by name."""
+"""Metrics that exist for every workload, beside the validation metric of its own; found by name."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_options_in_examples_go_on_from_a_checkpoint_between_two_switches(step: 
 
 def test_an_average_of_weights_with_a_half_life_in_examples_follows_the_batch_size() -> None:
     """At a vanishing learning rate an average from elsewhere decays by the examples, whatever the steps."""
-    from cbs.training.averaging.ema import EMA
+    from cbs.training.averaging import EMA
 
     model = torch.nn.Linear(1, 1, bias=False)
     with torch.no_grad():

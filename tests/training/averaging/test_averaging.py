@@ -12,9 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from cbs.training.averaging import AVERAGES, averaged_weights, build_averaging, trained_weights
-from cbs.training.averaging.ema import EMA
-from cbs.training.averaging.lawa import LAWA
+from cbs.training.averaging import AVERAGES, EMA, LAWA, averaged_weights, build_averaging, trained_weights
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.record import TrialResult

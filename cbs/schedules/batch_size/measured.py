@@ -1,0 +1,207 @@
+"""Rules that grow the batch by what a run measures: its noise scale, or the norm of its gradient; and ``growth``, the
+open loop of the latter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cbs.errors import ConfigError
+from cbs.schedules.batch_size import (
+    BATCH_SCHEDULES,
+    FEWEST,
+    GRAD_SQ_NORM,
+    MATCHED_NOISE_SCALE,
+    NOISE_SCALE,
+    ClosedLoop,
+    Looking,
+    Observed,
+    OpenLoop,
+    RunSettings,
+    Stage,
+    cap_of,
+    capped,
+    looking,
+    number,
+    of_table,
+    whole,
+)
+
+
+# Batch size warmup: double when the critical batch size exceeds twice the batch (Merrill et al., arXiv 2505.23971).
+@BATCH_SCHEDULES.register("doubling")
+@looking(lr_exponent=0.5)
+def doubling(run: RunSettings, *, ratio: float = 1.0, how: Looking) -> ClosedLoop:
+    """Return a rule that doubles the batch size at most once per observation.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        ratio: ratio of critical batch size to noise scale.
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
+    """
+    share = number("ratio", ratio)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        twice = 2 * seen.stage.batch_size
+        grows = seen.low is not None and share * seen.low > twice and (how.cap is None or twice <= how.cap)
+        return how.stage(run, twice) if grows else seen.stage
+
+    return how.loop(run, NOISE_SCALE, decide, from_examples=run.lr_schedule.warmup_examples)
+
+
+# The best batch size for a noise scale and a price of a step (McCandlish et al. 2018, arXiv 1812.06162, D.6).
+@BATCH_SCHEDULES.register("noise_rule")
+@looking()
+def noise_rule(run: RunSettings, *, price: float, how: Looking) -> ClosedLoop:
+    """Return a rule whose batch size follows the noise scale, upwards and downwards.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        price: r, in examples per step.
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
+    """
+    r = number("price", price)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        if seen.low is None:
+            return seen.stage
+        return how.stage(run, max(FEWEST, round(math.sqrt(r * seen.low))))
+
+    return how.loop(run, NOISE_SCALE, decide)
+
+
+# Grow when the noise of the batch outweighs its gradient: the norm test (Byrd et al. 2012; arXiv 2412.21124).
+@BATCH_SCHEDULES.register("norm_test")
+@looking()
+def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
+    """Return the norm test in the Euclidean norm; the batch size never falls.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        theta: largest ratio of the noise to the gradient's norm, in (0, 1).
+        how: see :class:`~cbs.schedules.batch_size.Looking`.
+    """
+    return _test(run, NOISE_SCALE, theta, how)
+
+
+@BATCH_SCHEDULES.register("dual_norm")
+@looking(lr_exponent=0.5)
+def dual_norm(run: RunSettings, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
+    """Return the norm test in the geometry of the optimizer; the batch size never falls.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        theta: largest ratio of the noise to the gradient's dual norm, in (0, 1); 0.6 in the paper.
+        how: see :class:`~cbs.schedules.batch_size.Looking`; the paper observes every 100 steps.
+    """
+    return _test(run, MATCHED_NOISE_SCALE, theta, how)
+
+
+def _test(run: RunSettings, looks_at: str, theta: float, how: Looking) -> ClosedLoop:
+    share = number("theta", theta, below=1.0)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        if seen.low is None:
+            return seen.stage
+        asked = how.stage(run, math.ceil(seen.low / share**2))
+        return asked if asked.batch_size > seen.stage.batch_size else seen.stage
+
+    return how.loop(run, looks_at, decide, from_examples=run.lr_schedule.warmup_examples)
+
+
+# Batch size and learning rate grow together, stage by stage (Umeda and Iiduka, arXiv 2508.05297).
+@BATCH_SCHEDULES.register("growth")
+def growth(
+    run: RunSettings,
+    *,
+    first_examples: int,
+    delta: float = 2.0,
+    gamma: float = 1.4,
+    stage_power: float = 1.0,
+    cap: int | None = 2048,
+) -> OpenLoop:
+    """Return stages of growing length, batch size and learning rate.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        first_examples: length of the first stage.
+        delta: factor of the batch size from one stage to the next, above 1.
+        gamma: factor of the learning rate from one stage to the next, below the square root of ``delta``.
+        stage_power: each stage has ``delta ** stage_power`` times the examples of the one before.
+        cap: largest batch size; the learning rate stops growing when it is reached.
+
+    Raises:
+        ConfigError: if the growth diverges, a value is invalid, or the first stage takes the whole budget.
+    """
+    delta, gamma = checked_growth(delta, gamma)
+    # ``above`` is excluded, and 0 is a valid power: stages of equal length.
+    first, power = whole("first_examples", first_examples), number("stage_power", stage_power, above=-1e-12)
+    limit = cap_of(run, cap)
+    if first >= run.examples:
+        raise ConfigError(
+            f"the first stage of batch schedule 'growth' takes {first:,} examples, the whole budget of "
+            f"{run.examples:,}; lower first_examples"
+        )
+
+    def table() -> Iterator[tuple[float, int, float]]:
+        start, stage = 0.0, 0
+        while start < run.examples:
+            yield start, *grown(run, stage, delta, gamma, limit)
+            start += first * delta ** (power * stage)
+            stage += 1
+
+    return of_table(run, table())
+
+
+def grown(run: RunSettings, stage: int, delta: float, gamma: float, cap: int | None) -> tuple[int, float]:
+    """Return batch size and factor of the learning rate after this many increases."""
+    # Rounded first: a power that is a whole number may come out just above it, and would be raised by one.
+    sizes = [math.ceil(round(run.batch_size * delta**index, 6)) for index in range(stage + 1)]
+    under = sum(cap is None or size <= cap for size in sizes) - 1
+    return capped(sizes[-1], cap), gamma ** max(0, under)
+
+
+def checked_growth(delta: float, gamma: float) -> tuple[float, float]:
+    """Check and return the two growth factors.
+
+    Raises:
+        ConfigError: if ``delta`` is not above 1 or ``gamma`` not above 0, or the learning rate grows faster than the
+            square root of the batch size.
+    """
+    delta, gamma = number("delta", delta, above=1.0), number("gamma", gamma)
+    if math.sqrt(delta) <= gamma:
+        raise ConfigError(
+            f"growth with delta={delta:g}, gamma={gamma:g} diverges: the learning rate may grow by less than "
+            f"sqrt(delta) = {math.sqrt(delta):.4g} a stage (arXiv 2508.05297)"
+        )
+    return delta, gamma
+
+
+# Growth that waits for the gradient to become small (Umeda and Iiduka, arXiv 2508.05302).
+@BATCH_SCHEDULES.register("growth_by_gradient")
+@looking(without=("lr_exponent",), cap=4096)
+def growth_by_gradient(
+    run: RunSettings, *, first_norm: float, delta: float = 2.0, gamma: float = 1.4, how: Looking
+) -> ClosedLoop:
+    """Return a rule that grows batch size and learning rate when the gradient's norm falls.
+
+    Args:
+        run: settings of the run, whose batch size is the first.
+        first_norm: epsilon_0, the norm of the gradient at which the first growth happens.
+        delta: factor of the batch size at each growth, above 1.
+        gamma: factor of the learning rate, below the square root of ``delta``.
+        how: see :class:`~cbs.schedules.batch_size.Looking`; ``gamma`` sets the learning rate.
+    """
+    delta, gamma = checked_growth(delta, gamma)
+    first = number("first_norm", first_norm)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        stage = seen.stage
+        if seen.high is None or (how.cap is not None and stage.batch_size >= how.cap):
+            return stage
+        if seen.high > first**2 * run.batch_size / stage.batch_size:
+            return stage
+        growths = round(math.log(stage.batch_size / run.batch_size) / math.log(delta)) + 1
+        return Stage(*grown(run, growths, delta, gamma, how.cap))
+
+    return how.loop(run, GRAD_SQ_NORM, decide)
