@@ -25,7 +25,7 @@ from analysis.formatting import number
 from analysis.quantities import Array
 from analysis.questions.budget.comparisons import equivalence, pair
 from extensions.theory.noisy_quadratic import NoisyQuadratic
-from extensions.theory.noisy_quadratic.modes import modes_of
+from extensions.theory.noisy_quadratic.model import modes_of
 
 SIZES = tuple(2**power for power in range(2, 11))
 COMMON = 0.5
@@ -46,7 +46,7 @@ class Setting:
         offset: ln of the default learning rate over the best one at the middle batch size, where the search begins.
         factor: between neighbouring learning rates.
         method, momentum, power: of the optimizer, see
-            :func:`extensions.theory.noisy_quadratic.modes.modes_of`.
+            :func:`extensions.theory.noisy_quadratic.model.modes_of`.
         budget: examples.
         within: margin over the least loss.
         rival: loss of a second optimizer over that of the first.

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extensions.conformance import adam_kind, construction, options, state, steps, surroundings
+from extensions.conformance import construction, options, state, steps, surroundings
 from extensions.conformance.check import CHECKS, ContractCheck
 from extensions.conformance.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine"]
-_FILES = (construction, steps, options, adam_kind, state, surroundings)  # importing these fills CHECKS
+_FILES = (construction, steps, options, state, surroundings)  # importing these fills CHECKS
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,9 @@ from cbs.trial.config import Schedule
 from extensions.schedules.plan.of_sweep import of_sweep
 from extensions.schedules.plan.of_trace import is_trace, of_curve, of_trace
 from extensions.schedules.plan.outcome import LearningRateRule, beyond, learning_rates, outcomes, verdict
-from extensions.schedules.plan.phases import steps_of
+from extensions.schedules.plan.phases import PhaseSource, steps_of
 from extensions.schedules.plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.sizes import allowed, best_constant, chosen, price_of, seconds
-from extensions.schedules.plan.source import PhaseSource
 
 FURTHEST = 4.0
 """Largest budget as a multiple of the measured examples; a plan beyond it would be a guess."""

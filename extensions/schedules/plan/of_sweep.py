@@ -27,8 +27,7 @@ from analysis.estimate.studies import Study
 from analysis.quantities import Array, Quantity, interval
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
-from extensions.schedules.plan.phases import PhaseEstimate
-from extensions.schedules.plan.source import PhaseSource
+from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource
 
 FEWEST = 3
 """Smallest number of batch sizes from which there is an interval."""

@@ -22,7 +22,7 @@ from analysis.read.cells import LARGEST, empty, positive, whole
 from analysis.read.table import read_table
 from cbs.errors import DataError, ResultsError, reason
 from cbs.trial.trial_files import read_steps
-from extensions.schedules.plan.source import PhaseSource, Stretch, of_noise_scales
+from extensions.schedules.plan.phases import PhaseSource, Stretch, of_noise_scales
 
 MOST = 5
 """Largest number of phases into which a run is divided; fewer if one of them would have no interval."""

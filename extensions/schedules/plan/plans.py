@@ -12,7 +12,7 @@ from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 from cbs.registry.choices import parse_choice
-from extensions.schedules.plan.source import PhaseSource
+from extensions.schedules.plan.phases import PhaseSource
 
 RULES = {"price": ("step_price", "price"), "doubling": ("first_batch_size", "first_batch_size")}
 """Rules for choosing batch sizes, see :mod:`extensions.schedules.plan.answer`: the option of each as it is typed, and

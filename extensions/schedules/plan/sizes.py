@@ -11,9 +11,8 @@ from analysis.formatting import number, plural
 from analysis.quantities import Array
 from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError
-from extensions.schedules.plan.phases import doubled, lower_ends, steps_of
+from extensions.schedules.plan.phases import PhaseSource, doubled, lower_ends, steps_of
 from extensions.schedules.plan.plans import PlanRequest
-from extensions.schedules.plan.source import PhaseSource
 
 _OPEN = 4.0
 """If batch sizes have no measured end, they extend to this multiple of the largest critical batch size, or of the

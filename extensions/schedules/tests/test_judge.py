@@ -31,7 +31,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.schedules.judge.answer import Schedules, ScheduleStanding, course_of, schedules
 from extensions.schedules.plan.stages import stages
-from extensions.schedules.tables.judge import verdicts
+from extensions.schedules.tables import verdicts
 from tests.factories import Truth, curve, sweep, trial
 
 CONFIG = AnalysisConfig(resamples=100)

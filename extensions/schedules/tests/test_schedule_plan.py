@@ -29,9 +29,8 @@ from extensions.schedules.plan.answer import plan_schedule, sources
 from extensions.schedules.plan.of_sweep import of_sweep
 from extensions.schedules.plan.of_trace import of_curve, of_trace
 from extensions.schedules.plan.outcome import LearningRateRule, beyond
-from extensions.schedules.plan.phases import PhaseEstimate, along, doubled, lower_ends, steps_of
+from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, doubled, lower_ends, steps_of
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
-from extensions.schedules.plan.source import PhaseSource
 from extensions.schedules.plan.stages import stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep
 from extensions.schedules.trainers import exported

@@ -7,8 +7,7 @@ from extensions.theory.noisy_quadratic.curves import (
     curve,
     notebook_curve,
 )
-from extensions.theory.noisy_quadratic.model import NoisyQuadratic
-from extensions.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
+from extensions.theory.noisy_quadratic.model import METHODS, Modes, NoisyQuadratic, modes_of
 from extensions.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
 
 __all__ = [

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extensions.theory.noisy_quadratic.model import NoisyQuadratic
-from extensions.theory.noisy_quadratic.modes import Modes, modes_of
+from extensions.theory.noisy_quadratic.model import Modes, NoisyQuadratic, modes_of
 
 LIMIT = 2**27
 """Number of steps after which a search gives up."""
@@ -59,7 +58,7 @@ def best_settings(
     ``None`` if no setting reaches the target, an expected loss, within ``limit`` steps.
 
     Arguments of the settings, among them ``momenta`` for the decays of an average, are those of
-    :func:`~extensions.theory.noisy_quadratic.modes.modes_of`.
+    :func:`~extensions.theory.noisy_quadratic.model.modes_of`.
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
     each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)

@@ -1,4 +1,4 @@
-"""Presentation of ``cbs theory quadratic``: what it prints."""
+"""Presentation of cbs theory quadratic and cbs theory temperature: what they write and print."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.diagnosis import Verdict
-from analysis.formatting import share_in_percent
+from analysis.formatting import percent, share_in_percent
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table
+from analysis.present.table import Column, Table, files, quantity
 from extensions.theory.quadratic import QuadraticAnswer, Row, label
+from extensions.theory.temperature import Temperature
 
 EXACT = (
     "B_crit and S_min are exact: at B_crit steps times examples are least, and S_min are the steps without noise; "
@@ -93,3 +94,38 @@ def schedules(answer: QuadraticAnswer) -> Table:
     )
     title = f"Best learning rates of SGD on {len(answer.schedules[0].lrs)} pieces of a run"
     return Table(columns=columns, rows=answer.schedules, title=title)
+
+
+@presentation.register
+def _(found: Temperature) -> Presentation:
+    said = f"[{percent(found.config.confidence)} % interval]"
+    whose = tuple(Column(name, heading=name, name=True) for name in ("workload", "optimizer"))
+    laws = Table(
+        columns=(
+            *files("sweep"),
+            *whose,
+            quantity("lr", "power of the learning rate"),
+            quantity("batch_size", "power of the batch size"),
+            quantity("temperature", "power of LR / B alone"),
+            Column("residual_rms", heading="rms residual", text=share_in_percent),
+            Column("points", heading="points"),
+            Column("remark"),
+        ),
+        rows=found.laws,
+        title=f"B_simple as a power of learning rate and batch size {said}",
+    )
+    points = Table(
+        columns=(
+            *files("sweep"),
+            *whose,
+            Column("lr", heading="learning rate", name=True),
+            Column("batch_size", heading="batch size", name=True),
+            Column("simple_noise_scale", "value", "B_simple", interval="interval"),
+            Column("seeds", heading="seeds"),
+            *files("note"),
+        ),
+        rows=found.points,
+        title=f"Noise scale in examples, second half of every run {said}",
+    )
+    tables = {"temperature_laws": laws, "temperature_points": points}
+    return Presentation(shown=[points, laws, *found.notes], tables=tables, json="temperature.json")

@@ -1,4 +1,4 @@
-"""Presentation of ``cbs schedule plan``: of plans, and of a table of stages."""
+"""Presentation of cbs schedule plan and cbs schedule judge: what they write and print."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.formatting import DASH, number, percent
+from analysis.formatting import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table, quantity
+from analysis.present.answers import about, titled
+from analysis.present.table import Column, Table, files, quantity
 from analysis.quantities import OPEN, Interval
+from extensions.schedules.judge.answer import HOUR, Judged, Schedules
+from extensions.schedules.losses import ScheduleLosses
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.stages import Stages
 
@@ -141,3 +144,108 @@ def _saved(share: float) -> str:
     if abs(share) < 5e-4:
         return "as many steps"
     return f"saves {number(100 * share)} % of the steps" if share > 0 else f"takes {number(-100 * share)} % more steps"
+
+
+@presentation.register
+def _(schedules: Schedules) -> Presentation:
+    table = verdicts(schedules.entries)
+    remarks = [
+        f"{entry.answer.group.optimizer}, {entry.schedule} from {entry.batch_size}: {note}"
+        for entry in schedules.entries
+        for note in entry.notes
+    ]
+    interval_note = f"every interval {percent(schedules.config.confidence)} %"
+    return Presentation(
+        shown=[table, *remarks, interval_note, *schedules.notes],
+        tables={"schedules": table},
+        latex=("schedules",),
+        json="schedules.json",
+    )
+
+
+def verdicts(entries: Sequence[Judged]) -> Table:
+    """Return a table with one row per optimizer, target, schedule and first batch size."""
+    answers, times = [entry.answer for entry in entries], _times(entries)
+    columns = (
+        *about(answers),
+        Column("schedule", heading="batch schedule", name=True),
+        Column("choice"),
+        Column("batch_size", heading="from B", name=True),
+        Column("best_lr", heading="learning rate"),
+        *files("at_grid_edge", "seeds_reached", "seeds"),
+        quantity("steps", "steps", "comparison.steps"),
+        quantity("examples", "examples", "comparison.examples"),
+        quantity("gamma", "gamma", "comparison.gamma", r"$\gamma$"),
+        quantity("steps_saved", "steps saved", "comparison.steps_saved"),
+        quantity("examples_saved", "examples saved", "comparison.examples_saved"),
+        *times,
+        Column("equal_examples", "comparison.equal_examples", "equal examples at B"),
+        Column("equal_steps", "comparison.equal_steps"),
+        Column("beats", "comparison.beats", "P(saves steps)", text=share, wide=True),
+        Column("verdict", heading="verdict", left=True),
+        Column("notes", lambda entry, _: "; ".join(entry.notes)),
+    )
+    lines = [
+        "gamma = (S/S_min - 1)(E/E_min - 1), below 1 where a schedule beats every constant batch size",
+        "saved: share of the steps of the best constant batch size at equal examples, and of the examples of the best "
+        "one at equal steps",
+        *(["time saved: against the best constant batch size at equal examples"] if times else []),
+    ]
+    title = f"Batch schedules against constant batch sizes{titled(answers)}" if entries else ""
+    rows = list(zip(entries, answers, strict=True))
+    return Table(columns=columns, rows=rows, title=title, lines=lines if entries else ())
+
+
+def _times(entries: Sequence[Judged]) -> list[Column]:
+    """Return columns of the time a schedule takes, and of what it saves, in one unit; in hours for files."""
+    seconds = [each.comparison.seconds.value for each in entries if each.comparison is not None]
+    known = [value for value in seconds if value is not None]
+    if not known:
+        return []
+    unit, length = time_unit(known)
+    return [
+        quantity(key, heading, f"comparison.{name}", times=1 / per)
+        for name, words in (("seconds", "time"), ("seconds_saved", "time saved"))
+        for key, heading, per in ((name.replace("seconds", "hours"), "", HOUR), ("", f"{words} ({unit})", length))
+    ]
+
+
+@presentation.register
+def _(found: ScheduleLosses) -> Presentation:
+    tables = {"schedule_losses": losses(found)}
+    edges = [
+        f"{each.optimizer}, {each.schedule}: best learning rate at the edge of the grid, one beyond may be better"
+        for each in found.entries
+        if each.at_grid_edge
+    ]
+    return Presentation(
+        shown=[tables["schedule_losses"], *dict.fromkeys(edges), *found.notes], tables=tables,
+        json="schedule_losses.json",
+    )  # fmt: skip
+
+
+def percent_or_dash(part: float | None) -> str:
+    """Format a fraction that may be negative, or a dash."""
+    return DASH if part is None else f"{100 * part:.3g} %"
+
+
+def losses(found: ScheduleLosses) -> Table:
+    """Return a table with one row per optimizer, schedule and first batch size."""
+
+    rows = [(entry, difference) for entry in found.entries for difference in entry.against or (None,)]
+
+    columns = (
+        *files("sweep"),
+        Column("optimizer", heading="optimizer", name=True),
+        Column("schedule", heading="schedule", name=True),
+        Column("batch_size", heading="first B", name=True),
+        quantity("metric", "metric", signed=True),
+        Column("constant_batch_size", lambda _, other: other and other.batch_size, "against constant B"),
+        Column("difference", "value", "difference", "interval", signed=True),
+        Column("probability_smaller", heading="probability below 0", text=share),
+        Column("steps", heading="steps"),
+        Column("steps_saved", heading="steps saved", text=percent_or_dash),
+        *files("examples", "best_lr", "at_grid_edge", "seeds"),
+    )  # fmt: skip
+    title = f"Final metric at equal examples [{percent(found.config.confidence)} % interval]"
+    return Table(columns=columns, rows=rows, title=title)

@@ -1,1 +1,0 @@
-"""Importers of published data, one file per format."""

@@ -1,1 +1,0 @@
-"""Figures of ``cbs schedule``."""

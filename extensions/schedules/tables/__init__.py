@@ -1,1 +1,0 @@
-"""Tables of ``cbs schedule``, one file per type of result."""

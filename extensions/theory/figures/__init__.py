@@ -1,1 +1,0 @@
-"""Figures of ``cbs theory``, one file per kind."""

@@ -1,1 +1,0 @@
-"""Presentation of ``cbs theory``, one file per type of result."""
