@@ -86,14 +86,13 @@ class Trunk:
         return float(np.interp(np.array(PARTS) * steps, np.arange(len(losses)), losses) @ WEIGHTS)
 
     def branches(self, start: tuple[Array, Array], runs: int, rng: np.random.Generator) -> Array:
-        """Losses over the last quarter of the window, and what their data were worth at the start, ``[2, runs, K]``."""
+        """Losses over the last quarter of the window, ``[runs, K]``."""
         h, least = self.curvature, FACTORS[0]
         size = least * self.batch_size
         theta = [np.tile(start[0], (runs, 1)) for _ in FACTORS]
         velocity = [np.tile(start[1], (runs, 1)) for _ in FACTORS]
         waiting = [np.zeros((runs, DIMENSION)) for _ in FACTORS]
         every = [round(factor / least) for factor in FACTORS]
-        seen = np.zeros((runs, len(FACTORS)))
         turns = round(self.window / size)
         losses, weights = np.zeros((runs, len(FACTORS))), dict(zip(np.multiply(PARTS, turns), WEIGHTS, strict=True))
         for turn in range(1, turns + 1):
@@ -102,13 +101,12 @@ class Trunk:
                 waiting[place] += noise
                 if turn % every[place] == 0:
                     gradient = h * theta[place] + waiting[place] / every[place]
-                    seen[:, place] += (gradient**2).sum(axis=1) * every[place]
                     velocity[place] = self.momentum * velocity[place] - self.step(factor) * gradient
                     theta[place] = theta[place] + velocity[place]
                     waiting[place][:] = 0.0
             if turn in weights:
                 losses += weights[turn] * np.stack([0.5 * (x**2) @ h for x in theta], axis=1)
-        return np.stack([losses, seen])
+        return losses
 
 
 def _moved(both: Array, cross: Array, one: Array, m: float, pull: Array, kick: Array) -> tuple[Array, Array, Array]:
@@ -211,7 +209,7 @@ def worlds(trunk: Trunk, steps: int, replicates: int) -> tuple[Truth, Array]:
     """The truth at a checkpoint and the losses of branches ``[replicates, 5, K]``."""
     rng = np.random.default_rng([steps, 1])
     start = trunk.checkpoint(steps, rng)
-    losses = trunk.branches(start, replicates * 5, rng)[0]
+    losses = trunk.branches(start, replicates * 5, rng)
     return Truth.of(trunk, start), losses.reshape(replicates, 5, len(FACTORS))
 
 
@@ -242,15 +240,6 @@ def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0
     return found
 
 
-def control_variate(trunk: Trunk, steps: int, runs: int = 2000) -> float:
-    """Share of the variance of the difference between the branches of k = 4 and 1/4 that the difference of the squared
-    gradients that they saw explains."""
-    rng = np.random.default_rng([steps, 2])
-    losses, seen = trunk.branches(trunk.checkpoint(steps, rng), runs, rng)
-    difference, control = losses[:, 4] - losses[:, 0], seen[:, 4] - seen[:, 0]
-    return float(np.corrcoef(difference, control)[0, 1] ** 2)
-
-
 def _intervals(replicates: int) -> Iterator[str]:
     yield "| optimizer | checkpoint (steps) | k* | tolerance | seeds | bias | coverage | above | below |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -277,15 +266,9 @@ def _searches(replicates: int) -> Iterator[str]:
             )
 
 
-def _controls(_: int) -> Iterator[str]:
-    for trunk in TRUNKS:
-        shares = ", ".join(f"{100 * control_variate(trunk, steps):.0f} %" for steps in CHECKPOINTS)
-        yield f"{trunk.name}: gradients explain {shares} of the variance of a difference"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = {"intervals": _intervals, "searches": _searches, "controls": _controls}
+    parts = {"intervals": _intervals, "searches": _searches}
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     given = parser.parse_args()

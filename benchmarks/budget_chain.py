@@ -29,8 +29,7 @@ from analysis.formatting import number
 from analysis.quantities import Quantity
 from analysis.questions.budget.answer import budget
 from benchmarks.budget_truth import Setting, World
-from benchmarks.calibration.replicates import seeds_of, train
-from benchmarks.calibration.shared_stream import SharedStream
+from benchmarks.calibration.replicates import SharedStream, seeds_of, train
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload

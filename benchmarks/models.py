@@ -10,18 +10,40 @@ about an hour on one core; with ``--model`` or ``--mode`` its other cells stay a
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
+import re
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
 import torch
 
-from benchmarks.model_cells import CRASHED, MODES, SOURCES, WRONG, Cell, run, suits
-from benchmarks.model_page import Key, page, read, run_line, run_lines
+from benchmarks.model_cells import (
+    CRASHED,
+    EXACT,
+    FALLBACK,
+    FLOOR,
+    GAP,
+    MODES,
+    NONE,
+    REFUSED,
+    ROUNDING,
+    SIZES,
+    SOURCES,
+    TOLD,
+    UNFIT,
+    WRONG,
+    Cell,
+    run,
+    suits,
+)
 from benchmarks.model_zoo import zoo
+from benchmarks.zoo_entry import Entry
 
 PAGE = Path(__file__).resolve().parent / "noise_scale_models.md"
 
@@ -72,6 +94,206 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         options.write.write_text(text)
     return int(any(entry.kind in (WRONG, CRASHED) for entry in found.values()))
+
+
+Key = tuple[str, str, str]
+"""Model, mode, source."""
+
+KINDS = (EXACT, FALLBACK, REFUSED, TOLD, NONE, UNFIT, WRONG, CRASHED)
+LOUD = (WRONG, CRASHED)
+EXACT_ONES = "## Exact"
+WITHOUT_NAMES = "Without names of layers and numbers."
+
+HEAD = """# Tables of the noise scale: what it says, model by model
+
+Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`;
+`tests/noise_scale/test_models.py` runs a seventh of the same cells: every model, and every outcome of every mode and
+source.
+
+Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
+examples a micro-batch, and compares signal and noise of every parameter tensor, and their sums, with those computed
+from a slow loop: one backward pass per example.
+
+| | |
+|---|---|
+| `exact` | agrees with the loop |
+| `fell back` | `auto` took `accumulation`, which agrees with the loop |
+| `refused` | one clear line instead of a number, numbered below |
+| `check tells` | examples are coupled or counted otherwise by the loss: `NoiseScaleMeter.check` or a note tells |
+| `no value` | no step had two groups |
+| `does not run` | the model itself does not run in this mode |
+| `WRONG` | a number that does not agree |
+| `CRASHED` | an error of another kind than `ConfigError` |
+
+S, P, A and auto are the sources `split`, `per_example`, `accumulation` and `auto`; a cell without letters is for all
+four. An empty cell was not run; [when](#when) the others were. Models whose cells are all exact are named
+[below](#exact) the table.
+
+**Reference.** *alone*: every example is run alone, its loss weighted with its share in the loss of the batch. *same
+masks*: where the model draws random numbers the whole batch is run once for every example, with the same seed, and
+the example's term alone is differentiated; dropout is compared number by number, too. Where these gradients add up to
+the batch's gradient, examples have gradients of their own (*own* below), and groups of examples are compared with
+their sums. Where they do not, no source can split the batch: `split` and `per_example` have to refuse, and a number
+is wrong whatever it is. `accumulation` compares micro-batches, whose gradients are taken one by one without anything
+attached, and suits every model. In every cell the gradient itself has to be what it is without us; with random
+numbers inside compiled code masks cannot be reproduced, and that check is left out there.
+
+**Tolerance.** Both moments are differences of squared norms, and errors are measured relative to the sum of the two:
+{rounding:g} in float32 (sums of a thousand products round by about 1e-6; exact cells are below a tenth of it),
+{rounding_bf16:g} in bfloat16, where every operation rounds by up to 4e-3. Parameter tensors whose share of the
+squared norms is below {floor:g} ({floor_bf16:g} in bfloat16) are rounding alone. Examples add up where, in float32,
+the difference is below {gap:g} of the norms.
+
+**Modes.** *accumulated*: two micro-batches a step. *checkpointed*: `torch.utils.checkpoint` around the blocks,
+`use_reentrant=False`; *reentrant* with `True`. *autocast*: `torch.autocast("cpu", torch.bfloat16)` around forward
+pass and loss; *bfloat16*: `model.bfloat16()`. *compiled*: `torch.compile(model, backend="aot_eager")`; *inductor* the
+default backend. *trainer*: the `Trainer` of transformers with `NoiseScaleCallback`, clipping on, two micro-batches a
+step for `accumulation` and `auto`. `accumulation` makes two micro-batches a step in every mode, and so does `auto`
+from the step on in which it fell back. Of the models of transformers only GPT-2 is compiled: that takes minutes each.
+"""
+
+
+def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence[str] = ()) -> str:
+    """The whole page in Markdown.
+
+    Args:
+        entries: the models.
+        found: what became of the cells.
+        runs: lines of :func:`run_line`, oldest first.
+    """
+    lines: dict[str, int] = {}
+    exact = _exact(entries, found)
+    named = {name for names in exact.values() for name in names}
+    body = "\n".join(_table(entries, {key: cell for key, cell in found.items() if key[0] not in named}, lines))
+    lists = [
+        textwrap.fill(f"In {', '.join(modes)}: {'; '.join(names)}.", 150, break_on_hyphens=False)
+        for modes, names in exact.items()
+    ]
+    sizes = [sum(p.numel() for p in entry.build().parameters()) for entry in entries.values()]
+    assert max(sizes) < 100_000
+    head = HEAD.format(
+        smallest=min(sizes), largest=max(sizes), sizes=", ".join(map(str, SIZES)),
+        rounding=ROUNDING[torch.float32], rounding_bf16=ROUNDING[torch.bfloat16], floor=FLOOR[torch.float32],
+        floor_bf16=FLOOR[torch.bfloat16], gap=GAP,
+    )  # fmt: skip
+    said = "\n".join(f"{number}. {line}" for line, number in lines.items())
+    when = "\n\n".join(filter(None, ("Cells that no line names were run with earlier code.", "\n".join(runs))))
+    parts = (
+        head.rstrip(),
+        _counts(found),
+        body,
+        EXACT_ONES,
+        *lists,
+        "## When",
+        when,
+        "## What was said",
+        WITHOUT_NAMES,
+        said,
+    )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def run_line(keys: Sequence[Key], day: str) -> str:
+    """When some cells were run."""
+    modes = sorted({mode for _, mode, _ in keys}, key=MODES.index)
+    return f"- {day}: {len(keys)} cells of {len({name for name, _, _ in keys})} models ({', '.join(modes)})"
+
+
+def run_lines(text: str) -> list[str]:
+    """Those of a page."""
+    return re.findall(r"^- \d{4}-\d{2}-\d{2}: .*$", text, re.MULTILINE)
+
+
+def read(text: str) -> dict[Key, Cell]:
+    """The cells of a page."""
+    lines = dict(re.findall(r"^(\d+)\. (.*)$", text, re.MULTILINE))
+    found: dict[Key, Cell] = {}
+    rows = [row.strip("|").split("|") for row in text.splitlines() if row.startswith("|")]
+    modes: list[str] = []
+    for model, *cells in ([part.strip() for part in row] for row in rows):
+        if model == "model":
+            modes = cells[2:]
+        elif modes and not set(model) <= {"-"}:
+            for mode, shown in zip(modes, cells[2:], strict=True):
+                for source, kind, number in _shown(shown):
+                    found[model, mode, source] = Cell(kind, lines.get(number, ""), cells[1] == "yes")
+    for shown, names in re.findall(r"^In ([^:]*): ((?:.+\n)+)", text, re.MULTILINE):
+        keys = itertools.product(" ".join(names.split()).rstrip(".").split("; "), shown.split(", "), SOURCES)
+        found |= dict.fromkeys(keys, Cell(EXACT))
+    return found
+
+
+def _exact(entries: Mapping[str, Entry], found: Mapping[Key, Cell]) -> dict[tuple[str, ...], list[str]]:
+    """Models that are exact wherever they were run, by the modes that is."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name in entries:
+        modes = tuple(mode for mode in MODES if any((name, mode, source) in found for source in SOURCES))
+        cells = [found.get((name, mode, source)) for mode in modes for source in SOURCES]
+        if cells and all(cell is not None and cell.kind == EXACT and cell.separable for cell in cells):
+            names.setdefault(modes, []).append(name)
+    return names
+
+
+def _counts(found: Mapping[Key, Cell]) -> str:
+    rows = [f"| {'source':12} | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 1) + "|"]
+    for source in SOURCES:
+        count = Counter(cell.kind for key, cell in found.items() if key[2] == source)
+        rows.append(f"| `{source}` | " + " | ".join(str(count[kind]) for kind in KINDS) + " |")
+    models = len({name for name, _, _ in found})
+    return f"{len(found)} cells of {models} models:\n\n" + "\n".join(rows)
+
+
+def _table(entries: Mapping[str, Entry], found: Mapping[Key, Cell], lines: dict[str, int]) -> list[str]:
+    modes = [mode for mode in MODES if any(key[1] == mode for key in found)]
+    rows = [f"| model | reference | own | {' | '.join(modes)} |", "|---" * (len(modes) + 3) + "|"]
+    for name, entry in entries.items():
+        here = {key[1:]: cell for key, cell in found.items() if key[0] == name}
+        if here:
+            own = "yes" if all(cell.separable for cell in here.values()) else "no"
+            shown = [
+                _cell({source: here[mode, source] for source in SOURCES if (mode, source) in here}, lines)
+                for mode in modes
+            ]
+            reference = "alone" if entry.terms is None else "same masks"
+            rows.append(f"| {name} | {reference} | {own} | {' | '.join(shown)} |")
+    return rows
+
+
+SHORT = {"split": "S", "per_example": "P", "accumulation": "A", "auto": "auto"}
+LONG = {short: source for source, short in SHORT.items()}
+
+
+def _cell(here: Mapping[str, Cell], lines: dict[str, int]) -> str:
+    """Sources with the same outcome together."""
+    outcomes: dict[str, list[str]] = {}
+    for source, cell in here.items():
+        shown = f"**{cell.kind}**" if cell.kind in LOUD else cell.kind
+        line = general(cell.line)
+        if line and cell.kind != FALLBACK:
+            shown += f" {lines.setdefault(line, len(lines) + 1)}"
+        outcomes.setdefault(shown, []).append(SHORT[source])
+    if len(outcomes) == 1 and len(here) == len(SOURCES):
+        return next(iter(outcomes))
+    return "<br>".join(f"{' '.join(sources)} {shown}" for shown, sources in outcomes.items())
+
+
+def _shown(text: str) -> list[tuple[str, str, str]]:
+    """Source, outcome and number of the line, for every source of a cell."""
+    found = []
+    for part in filter(None, text.split("<br>")):
+        match = re.fullmatch(rf"((?:(?:S|P|A|auto) )*)\**({'|'.join(KINDS)})\**(?: (\d+))?", part)
+        if match is None:
+            raise ValueError(f"not a cell of the page of models: {part!r}")
+        sources = match[1].split() or list(LONG)
+        found += [(LONG[source], match[2], match[3] or "") for source in sources]
+    return found
+
+
+def general(line: str) -> str:
+    """A line without what differs from model to model."""
+    line = re.sub(r"(?<!\w)(?<!source )'[^']*'", "'...'", line)
+    line = re.sub(r"\b\d[\d.e+]*\b", "n", line)
+    return line.replace("|", "/")
 
 
 if __name__ == "__main__":

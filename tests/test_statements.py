@@ -21,7 +21,7 @@ from analysis.questions.budget.answer import NATS
 from analysis.questions.recommend.answer import NEAR
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
-from benchmarks.model_page import read
+from benchmarks.models import read
 from cbs.errors import ConfigError, Unfinished
 from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES

@@ -25,9 +25,8 @@ import torch
 
 from benchmarks.calibration.cases import CASES, Case
 from benchmarks.calibration.gradients import gradients
-from benchmarks.calibration.page import draw, fill, read, tables, write_csv
-from benchmarks.calibration.replicates import GRIDS, replicate, shared_workload
-from benchmarks.calibration.shared_stream import SharedStream
+from benchmarks.calibration.page import draw, fill, read, tables
+from benchmarks.calibration.replicates import GRIDS, SharedStream, replicate, shared_workload
 from benchmarks.calibration.simulated import simulated
 from benchmarks.calibration.truth import Truth, truth_of
 from cbs.files import atomic_file
@@ -59,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept(file_of(folder, task), functools.partial(run, task, truths[task[1]]))
     found = read(options.output)
     parts = tables(found)
-    write_csv(found, options.output / "calibration.csv")
     everything = "\n".join(f"{name}\n\n{text}" for name, text in parts.items())
     (options.output / "tables.md").write_text(everything)
     if options.page is None:

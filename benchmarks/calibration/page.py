@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -102,19 +101,6 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             [_prediction(name, of) for name, of in found.items() if of.gradients]
         ),
     }  # fmt: skip
-
-
-def write_csv(found: dict[str, Found], path: Path) -> None:
-    """Every estimand of every grid in one row of numbers."""
-    rows = [
-        {"optimizer": name, "sweeps": sweeps} | {key: value for key, value in row.items() if key != "coverage_interval"}
-        | dict(zip(("coverage_low", "coverage_high"), row["coverage_interval"], strict=True))
-        for name, of in found.items()
-        for sweeps in ("fine", "default", "simulated")
-        if (records := getattr(of, sweeps))
-        for row in estimands(records, of.truth)
-    ]  # fmt: skip
-    pd.DataFrame(rows).to_csv(path, index=False)
 
 
 def fill(page: str, parts: dict[str, str]) -> str:

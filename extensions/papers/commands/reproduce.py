@@ -12,14 +12,19 @@ import typer
 
 from analysis.command_options import options
 from analysis.consoles import errors
-from extensions.papers.commands import Paper
+from cbs.registry import completing, listed
 from sweeps.commands import AsJson, Settings
 from sweeps.commands.sweep import resource_flags
+
+RECIPES = "extensions.papers.experiments"
 
 
 @options(machines=resource_flags)
 def command(
-    name: Paper,
+    name: Annotated[
+        str,
+        typer.Argument(help=f"Recipe: {listed(RECIPES)}.", autocompletion=completing(RECIPES)),
+    ],
     scale: Annotated[
         str, typer.Option(help="tiny: minutes on two cores. paper: the paper's models and data, for a cluster.")
     ] = "tiny",

@@ -43,5 +43,5 @@ FLAGS = {
         },
         cases={"--json": (["--json"], "printed: []")},
     ),
-    "recipes atlas": Flags({"extensions.papers.reproducing.atlas.atlas": 3}),
+    "recipes atlas": Flags({"extensions.papers.reproducing.telling.atlas": 3}),
 }

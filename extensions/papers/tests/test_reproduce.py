@@ -19,8 +19,8 @@ from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, OurNumber, asks
 from extensions.papers.experiments.parts import TEXT, experiment, fitted, larger_critical
-from extensions.papers.reproducing.atlas import atlas, lines
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
+from extensions.papers.reproducing.telling import atlas, lines
 from sweeps.launching import launch
 from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits

@@ -22,7 +22,7 @@ def command(
 
     Example: cbs recipes atlas extensions/papers/atlas -o page.md
     """
-    from extensions.papers.reproducing.atlas import atlas
+    from extensions.papers.reproducing.telling import atlas
 
     count = atlas(tables, output)
     typer.echo(f"{output}: {count} statements")
