@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
-from cbs.optimizers.adamh import AdamHyperball
+from cbs.optimizers.hyperball import AdamHyperball, MuonHyperball
 from cbs.optimizers.matching import matched
 from cbs.optimizers.mona import Mona
 from cbs.optimizers.muon import Muon
-from cbs.optimizers.muonh import MuonHyperball
 from cbs.optimizers.normuon import NorMuon
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor

@@ -27,7 +27,7 @@ from cbs.optimizers.contract import (
     needs_dense_gradients,
     state_dtype,
 )
-from cbs.optimizers.layout import LAYOUTS, as_matrices, as_parameter
+from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import (
     COEFFICIENTS,
@@ -52,6 +52,12 @@ class MomentumOptimizer(CheckedOptimizer):
         """Raise ``ValueError`` for invalid options; subclasses check their own options, too."""
         super().check(group)
         check_decay("momentum", group["momentum"])
+
+    def check_parameter(self, param: Tensor) -> None:
+        """Raise ``ValueError`` for a parameter that is not a matrix."""
+        super().check_parameter(param)
+        if param.ndim < 2:
+            raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
         """Update ``params`` in place.
@@ -145,12 +151,6 @@ class SpectralOptimizer(MomentumOptimizer):
         if len(coefficients) != 3 or not all(isinstance(number, int | float) for number in coefficients):
             raise ValueError(f"ns_coefficients must be three numbers, got {coefficients}")
 
-    def check_parameter(self, param: Tensor) -> None:
-        """Raise ``ValueError`` for a parameter that is not a matrix."""
-        super().check_parameter(param)
-        if param.ndim < 2:
-            raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")
-
     def polar_factors(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Return the polar factor of each momentum read as matrices, ``[m, n]`` or ``[experts, m, n]``.
 
@@ -208,38 +208,3 @@ def beside_adamw(kind: type[MomentumOptimizer], summary: str) -> Callable[..., C
 
     build.__doc__ = summary
     return build
-
-
-def step_on_sphere(owner: torch.optim.Optimizer, param: Tensor, direction: Tensor, group: Mapping[str, Any]) -> None:
-    """Move a matrix W to ``R N(W - lr * R * N(D))`` with ``N(X) = X / |X|`` and the Frobenius norm.
-
-    R = |W| before the first step is kept in the optimizer's state.
-
-    Args:
-        owner: optimizer of the parameter.
-        param: the parameter.
-        direction: D, as matrices ``[m, n]`` or ``[experts, m, n]``; where it is 0, W stays.
-        group: options of the parameter, ``lr`` and ``layout``.
-
-    Raises:
-        ValueError: if a matrix is 0 at its first step.
-    """
-    matrix = as_matrices(param, group["layout"]).to(direction.dtype)
-    state = owner.state[param]
-    if "radius" not in state:
-        state["radius"] = _norm(matrix)
-        if not bool((state["radius"] > 0).all()):
-            raise ValueError(
-                f"{type(owner).__name__} keeps the norm of a matrix, but one of shape {tuple(param.shape)} starts "
-                'at 0; initialize it otherwise, or train it with AdamW: matrices=["!NAME"]'
-            )
-    radius: Tensor = state["radius"]
-    if radius.shape != (*matrix.shape[:-2], 1, 1):
-        raise misfit(owner, "radius", radius, param)
-    length = _norm(direction)
-    moved = matrix - float(group["lr"]) * radius * torch.where(length > 0, direction / length, direction)
-    param.copy_(as_parameter(moved * (radius / _norm(moved)), param.shape, group["layout"]))
-
-
-def _norm(matrices: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)

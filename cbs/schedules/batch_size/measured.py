@@ -42,6 +42,7 @@ def doubling(run: RunSettings, *, ratio: float = 1.0, how: Looking) -> ClosedLoo
     share = number("ratio", ratio)
 
     def decide(examples: int, seen: Observed) -> Stage:
+        # The lower end of the interval: a batch that grew by chance would not shrink again.
         twice = 2 * seen.stage.batch_size
         grows = seen.low is not None and share * seen.low > twice and (how.cap is None or twice <= how.cap)
         return how.stage(run, twice) if grows else seen.stage
@@ -199,6 +200,7 @@ def growth_by_gradient(
         stage = seen.stage
         if seen.high is None or (how.cap is not None and stage.batch_size >= how.cap):
             return stage
+        # The upper end, for the same reason as the lower ends above: growth cannot be undone.
         if seen.high > first**2 * run.batch_size / stage.batch_size:
             return stage
         growths = round(math.log(stage.batch_size / run.batch_size) / math.log(delta)) + 1

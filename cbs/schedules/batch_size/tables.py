@@ -48,6 +48,7 @@ def stages(run: RunSettings, *, table: str, unit: str = "examples", lr_exponent:
                 "batch schedule 'stages' has unit=tokens, but the workload's examples have no tokens; use unit=examples"
             )
         per_unit = run.tokens_per_example
+    # Rounded up: no example of a stage lies before its first token.
     starts, sizes = [-(-start // per_unit) for start, _ in parsed], [size for _, size in parsed]
     if sizes[0] != run.batch_size:
         raise ConfigError(

@@ -32,6 +32,7 @@ def decay(schedule: Schedule, left: Callable[[float], float], *, start: float, e
         left: function from the share of the decay that has passed, in [0, 1], to the share of the fall that remains.
         start, end: start and end of the decay in examples.
     """
+    # Clamped, as a trial may go on beyond the end, and a branch of it may begin there.
     final = schedule.final_fraction
     return lambda examples: final + (1.0 - final) * left(min(1.0, max(0.0, (examples - start) / (end - start))))
 

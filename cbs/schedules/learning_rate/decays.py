@@ -90,6 +90,7 @@ def inverse_sqrt(schedule: Schedule, *, timescale_examples: int | None = None) -
     asked = schedule.warmup_examples if timescale_examples is None else timescale_examples
     tau = positive(schedule, "timescale_examples", asked)
     final, start = schedule.final_fraction, schedule.warmup_examples
+    # Not the root of tau over examples: this begins at 1 where the warmup ends, whatever tau is.
     return lambda examples: final + (1.0 - final) * math.sqrt(tau / (tau + examples - start))
 
 
@@ -156,6 +157,7 @@ def two_stage(
     second = decay(schedule, left, start=top, end=end)
 
     def multiplier(examples: int) -> float:
+        # A step that ends at the boundary belongs to the first stage: examples include those of the step.
         if examples <= boundary:
             return first(examples)
         return peak * ((examples - boundary) / (top - boundary) if examples < top else second(examples))

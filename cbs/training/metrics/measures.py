@@ -138,6 +138,7 @@ class HessianTop(HessianMetric):
     """The largest eigenvalue of the Hessian."""
 
     def value(self) -> float:
+        # Lanczos, every direction made orthogonal to all before it, not to two alone: rounding would bring them back.
         basis, rows = [self.random(0)], []
         basis[0] /= basis[0].norm()
         for step in range(min(STEPS, len(basis[0]))):
@@ -153,6 +154,7 @@ class HessianTop(HessianMetric):
         projected = torch.zeros(size, size, dtype=torch.float64)
         for place, row in enumerate(rows):
             projected[place, : place + 1] = row[: place + 1]
+        # Only the lower triangle is filled in; the largest eigenvalue approaches the Hessian's from below.
         return float(torch.linalg.eigvalsh(projected, UPLO="L")[-1])
 
 
@@ -161,5 +163,6 @@ class HessianTrace(HessianMetric):
     """The trace of the Hessian."""
 
     def value(self) -> float:
+        # Hutchinson 1990: over vectors z of random signs the mean of z'Hz is the trace.
         vectors = map(self.random, range(PROBES))
         return float(torch.stack([vector @ self.product(vector) for vector in vectors]).mean())

@@ -58,6 +58,7 @@ class NoisyQuadratic:
         h = self.curvature[order]
         with np.errstate(divide="ignore"):
             logs = np.where(h > 0, np.log(np.where(h > 0, h, 1.0)), -np.inf)
+        # Curvatures of 0 share a bin behind all others.
         bins = np.where(h > 0, np.floor((logs.max(initial=-np.inf, where=h > 0) - logs) / np.log(ratio)), 1e300)
         starts = np.flatnonzero(np.diff(bins, prepend=-1.0))
         count = np.add.reduceat(self.count[order], starts)
