@@ -123,7 +123,8 @@ def judged(answers: Sequence[Answer], *, advice: bool = False) -> Iterator[str]:
         against = answer.advice.partition("; ")[0] if advice else verdict
         by_text.setdefault(" ".join(filter(None, (against and f"{against}.", quote(answer)))), []).append(name)
     for text, names in by_text.items():
-        yield text if len(by_text) == 1 else f"{', '.join(names)}: {text[0].lower()}{text[1:]}"
+        start = text[:1] if text[1:2].isupper() else text[:1].lower()  # "LR optimum at ..." remains
+        yield text if len(by_text) == 1 else f"{', '.join(names)}: {start}{text[1:]}"
 
 
 def home(answers: Sequence[Answer]) -> str:

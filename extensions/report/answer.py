@@ -43,9 +43,13 @@ from extensions.report import bibliography, content, vector
 LINES = 120
 """Number of rows of points above which their tables are folded."""
 
+MANY = 9
+"""Number of columns above which a table is wider than the page on every screen."""
+
 REFRESH = 30
 """Seconds between two versions of the page of a running sweep."""
 
+_WITH_INTERVAL = re.compile(r"(?:\w+ )?[^ \[]+ \[[^\]]*\]")
 _BREAKS = re.compile(r"\(?[^,_(=/]+[,_=/]*|[,_(=/]+")
 
 
@@ -196,7 +200,8 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"papers": _papers, "breakable": _breakable}
+    environment.filters |= {"papers": _papers, "breakable": _breakable, "unbroken": _unbroken}
+    environment.globals["many"] = MANY
     sweeps = [content.sweep(name, str(group.folder), group.manifest) for name, group in folders.items()]
     runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
@@ -238,6 +243,11 @@ def _papers(text: str) -> Markup:
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
     parts = bibliography.ARXIV.split(text)
     return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+def _unbroken(text: str) -> str:
+    """Return ``text`` with its numbers on one line with what they are of and with their intervals."""
+    return _WITH_INTERVAL.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 def _breakable(text: str) -> Markup:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from analysis.formatting import DASH, number, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
+from analysis.present.sentences import home
 from analysis.present.table import Column, Table, files, quantity
 from analysis.quantities import OPEN, Interval
 from extensions.schedules.judge.answer import HOUR, Judged, Schedules
@@ -154,12 +155,33 @@ def _(schedules: Schedules) -> Presentation:
         for entry in schedules.entries
         for note in entry.notes
     ]
-    interval_note = f"every interval {percent(schedules.config.confidence)} %"
+    level, folder = percent(schedules.config.confidence), home([entry.answer for entry in schedules.entries])
     return Presentation(
-        shown=[table, *remarks, interval_note, *schedules.notes],
+        shown=[at_a_glance(schedules.entries, f"[{level} % interval]"), *remarks, *schedules.notes],
+        wide=[table, f"every interval {level} %"],
+        then=[f"cbs report {folder}"] if folder else (),
         tables={"schedules": table},
         latex=("schedules",),
         json="schedules.json",
+    )
+
+
+def at_a_glance(entries: Sequence[Judged], said: str) -> Table:
+    """Return a table with one row per schedule: what it saves, and the verdict."""
+    answers = [entry.answer for entry in entries]
+    columns = (
+        *about(answers),
+        Column("", "schedule", "batch schedule", name=True),
+        Column("", "batch_size", "from B", name=True),
+        Column("", "comparison.steps_saved.value", "steps saved", "comparison.steps_saved.interval"),
+        Column("", "comparison.examples_saved.value", "examples saved", "comparison.examples_saved.interval"),
+        Column("", "verdict", "verdict", left=True),
+    )
+    lines = ["saved: the share of the steps of the best constant batch size at equal examples, and of the examples of "
+             "the best one at equal steps"]  # fmt: skip
+    title = f"Batch schedules against constant batch sizes{titled(answers)} {said}" if entries else ""
+    return Table(
+        columns=columns, rows=list(zip(entries, answers, strict=True)), title=title, lines=lines if entries else ()
     )
 
 

@@ -229,6 +229,7 @@ def outcome_report(
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "metric": search.sweep.target.metric,
+        "batch_schedules": search.sweep.axes.to_json().get("batch_schedules", []),
         "further_metrics": [target.metric for target in search.sweep.trial.further_targets],
         "unmet": [dict(each) for each in dict.fromkeys(tuple(one.sweep.unmet.items()) for one in searches) if each],
         "unreached": nearness.doubt,
@@ -285,6 +286,7 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         best = report["best_value"]
         lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
     question = "budget" if report["studies"] and "budget" in report["studies"][0] else "analyze"
+    question = "schedule judge" if report["batch_schedules"] else question
     lines.append(f"next: cbs {question} {report['output']}")
     lines += [f"      cbs analyze {report['output']} --target {metric}" for metric in report["further_metrics"]]
     return lines

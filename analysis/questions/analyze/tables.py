@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.result import Answer
+from analysis.estimate.suggest import at_harder_target
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.findings import Analysis
@@ -32,6 +34,7 @@ def _(analysis: Analysis) -> Presentation:
 def _then(analysis: Analysis) -> list[str]:
     """Return the commands that run what the answers lack; once they lack nothing, the question that comes next."""
     doubted = [answer for answer in analysis.answers if answer.verdict is not Verdict.OK]
+    missed = [at_harder_target(answer) for answer in doubted]
     asked = {(answer.group.sweep, answer.group.optimizer, str(answer.target)) for answer in doubted}
     commands = [
         entry.command
@@ -39,7 +42,14 @@ def _then(analysis: Analysis) -> list[str]:
         if (entry.group.sweep, entry.group.optimizer, str(entry.target)) in asked
     ]
     folder = home(analysis.answers)
-    if doubted or not folder:
-        return list(dict.fromkeys(filter(None, commands)))
+    judge = [f"cbs schedule judge {folder}"] if folder and any(map(_grows, analysis.answers)) else []
+    if doubted or not folder or judge:
+        return list(dict.fromkeys(filter(None, [*missed, *commands, *judge])))
     several = len({answer.group.optimizer for answer in analysis.answers}) > 1
     return [f"cbs {'compare' if several else 'lr'} {folder}"]
+
+
+def _grows(answer: Answer) -> bool:
+    """Return whether the sweep has trials whose batch grows."""
+    axes = answer.group.manifest.get("axes")
+    return bool(isinstance(axes, dict) and axes.get("batch_schedules"))

@@ -125,9 +125,10 @@ class LocalScope:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBatchSizes(Findings):
-    """Result of :func:`local`, with one scope per workload and metric."""
+    """Result of :func:`local`, with one scope per workload and metric; ``folder`` is that of its files, if known."""
 
     scopes: tuple[LocalScope, ...] = field(repr=False)
+    folder: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
         return {"confidence": self.config.confidence, "scopes": plain(self.scopes), "notes": list(self.notes)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,4 +42,5 @@ def command(
     paths = results or [Path("results")]
     with errors.status("drawing"):
         found = local(*paths, config=config, within=within, noise_share=noise_share)
-    answer(found, paths[0] / "analysis" / "local")
+    folder = paths[0] / "analysis" / "local"
+    answer(replace(found, folder=str(answer.output or folder)), folder)

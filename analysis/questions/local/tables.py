@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
@@ -14,16 +17,59 @@ from analysis.present.table import Column, Table, quantity
 from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope, in_words
 from analysis.questions.local.checkpoints import LocalCheckpoint
 
+MOST = 9
+"""Checkpoints that are shown unless everything is."""
+
 
 @presentation.register
 def _(found: LocalBatchSizes) -> Presentation:
     tables = {"checkpoints": checkpoints(found), "averages": averages(found), "pairs": pairs(found)}
-    shown = list(tables.values())
-    tables |= {f"curve-{name}": table for name, table in _curves(found)}
-    level = f"every interval {percent(found.config.confidence)} %"
+    wide = list(tables.values())
+    curves = [(name, curve, table) for name, curve, table in _curves(found)]
+    tables |= {f"curve-{name}": table for name, _, table in curves}
+    level = percent(found.config.confidence)
+    then = [
+        f"cbs schedule plan {shlex.quote(f'{found.folder}/curve-{name}.csv')} --budget {curve.checkpoints[-1].examples}"
+        for name, curve, table in curves
+        if found.folder and len(table.rows) > 1
+    ]
     return Presentation(
-        shown=[*shown, level, *found.notes], tables=tables, latex=("checkpoints", "averages"), json="local.json"
+        shown=[at_a_glance(found, f"[{level} % interval]"), *found.notes],
+        wide=[*wide, f"every interval {level} %"],
+        then=then[:1],
+        tables=tables,
+        latex=("checkpoints", "averages"),
+        json="local.json",
     )
+
+
+def at_a_glance(found: LocalBatchSizes, said: str) -> Table:
+    """Return a table with one row per optimizer and checkpoint, of no more than :data:`MOST` checkpoints, the first and
+    the last of every optimizer among them."""
+    every = [(curve, scope) for scope in found.scopes for curve in scope.curves]
+    rows = []
+    for curve, scope in every:
+        last = len(curve.checkpoints) - 1
+        places = np.linspace(0, last, min(last + 1, max(2, MOST // len(every))))
+        rows += [(curve.checkpoints[round(place)], curve, scope) for place in places]
+    count = sum(len(curve.checkpoints) for curve, _ in every)
+    columns = (
+        *_about(found),
+        Column("", "examples", _units(found)),
+        Column("", "loss", "loss", text=lambda value: number(value, 4)),
+        Column("", "critical_batch_size.value", "B_local", "critical_batch_size.interval"),
+        Column("", "verdict", "verdict", left=True),
+    )
+    lines = [f"{len(rows)} of {count} checkpoints: --wide shows all"] if len(rows) < count else []
+    doubts = dict.fromkeys(each.advice for each, *_ in rows if each.verdict is not Verdict.OK and each.advice)
+    lines += list(doubts)[:1]
+    return Table(columns=columns, rows=rows, title=_title(found, said), lines=lines)
+
+
+def _title(found: LocalBatchSizes, said: str = "") -> str:
+    tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
+    title = f"Local critical batch size in {_units(found)}: up to which a branch does not fall behind ({tolerance})"
+    return f"{title} {said}".rstrip()
 
 
 def rows(found: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
@@ -93,9 +139,7 @@ def checkpoints(found: LocalBatchSizes) -> Table:
         for each, curve, _ in every
         if each.advice
     ]
-    tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
-    title = f"Local critical batch size in {unit}: up to which a branch does not fall behind ({tolerance})"
-    return Table(columns=columns, rows=every, title=title, lines=lines)
+    return Table(columns=columns, rows=every, title=_title(found), lines=lines)
 
 
 def averages(found: LocalBatchSizes) -> Table:
@@ -132,8 +176,8 @@ def pairs(found: LocalBatchSizes) -> Table:
     return Table(columns=columns, rows=every, title="Local critical batch sizes at equal loss")
 
 
-def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
-    """Yield the name and table of every optimizer's curve, as ``cbs schedule plan`` reads it: one row per
+def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, LocalCurve, Table]]:
+    """Yield the name, curve and table of every optimizer, as ``cbs schedule plan`` reads it: one row per
     checkpoint that has a value."""
     names: dict[str, int] = {}
     for scope in found.scopes:
@@ -148,4 +192,4 @@ def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
                 Column("batch_size"),
             )  # fmt: skip
             if there:
-                yield f"{name}-{names[name]}" if names[name] > 1 else name, Table(columns=columns, rows=there)
+                yield f"{name}-{names[name]}" if names[name] > 1 else name, curve, Table(columns=columns, rows=there)

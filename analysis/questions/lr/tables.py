@@ -59,7 +59,9 @@ def next_command(folder: str, learning_rates: LearningRates) -> str:
     if not any(entry.protocols for entry in learning_rates.entries):
         return f"cbs budget {folder}"
     trained = not any("imported" in entry.answer.group.manifest for entry in learning_rates.entries)
-    return f"cbs throughput {folder}" if trained else f"cbs recommend {folder} --throughput throughput.csv"
+    if trained:
+        return f"cbs throughput {folder}"
+    return f"cbs recommend {folder} --throughput 'assumed(examples_per_second_per_device=X)'"
 
 
 def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:

@@ -49,7 +49,9 @@ def command(
     from analysis.questions.recommend.plans import Wish
 
     if times is None:
-        raise ConfigError("--throughput is missing: a table, such as 'cbs throughput RESULTS' writes, or assumed(...)")
+        measured = f"a table, such as 'cbs throughput {results}' writes where trials are trained here"
+        assumed = "'assumed(examples_per_second_per_device=X)' with what you measured"
+        raise ConfigError(f"--throughput is missing: {measured}, or {assumed}")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     recommendations = recommend(results, times, wish, config, targets=asked.targets, metric=asked.metric)
     answer(recommendations, results / "analysis" / "recommend")

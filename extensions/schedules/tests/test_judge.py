@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.present import to_json
+from analysis.present import presentation, to_json
 from analysis.present.figures import figures_of
 from analysis.questions.analyze.answer import analyze
 from analysis.questions.compare.answer import compare
@@ -238,6 +238,16 @@ def test_table_json_and_figures_agree(folder: Path) -> None:
     over_steps = courses[courses["panel"].str.endswith("over steps")]
     assert over_data["y"].tolist() == over_steps["y"].tolist()
     assert (over_data["x"].to_numpy() > over_steps["x"].to_numpy()).all()
+
+
+def test_a_screen_holds_what_a_schedule_saves(folder: Path) -> None:
+    with_schedule(Store(folder), steps_with(0.6))
+    lines = str(schedules(folder, CONFIG)).splitlines()
+    assert len(lines) <= 15
+    assert max(map(len, lines[:-1])) <= 80
+    assert "steps saved" in " ".join(lines)
+    assert lines[-1] == f"next: cbs report {folder}"
+    assert any(column.heading == "gamma" for column in presentation(schedules(folder, CONFIG)).wide[0].columns)  # type: ignore[union-attr]
 
 
 def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> None:

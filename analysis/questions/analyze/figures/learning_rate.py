@@ -131,7 +131,7 @@ def frame(axes: Axes, table: pd.DataFrame) -> None:
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a mark for every learning rate that says how its seeds ended, see :data:`_MARKS`, and label every batch size
-    at its highest learning rate."""
+    at the highest learning rate that reached the target."""
     bottom, top = axes.get_ylim()
     table = table.assign(y=table["steps"].fillna(table["steps_lower_bound"]))
     table["y"] = table["y"].where(~_marked(table)["diverged"], top**0.98 * bottom**0.02)
@@ -148,7 +148,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
             edge = " at edge" if part["at_grid_edge"].any() else ""
             if "tuned" in part and part["tuned"].iloc[0]:
                 edge += f", {part['tuned'].iloc[0].replace('=', ' ')}"
-            ends.append((shown["lr"].iloc[-1], shown["y"].iloc[-1], f"B={batch_size}{edge}", colour))
+            last = (reached if len(reached) else shown).index[-1]  # a bound is no end of the curve
+            ends.append((part["lr"][last], part["y"][last], f"B={batch_size}{edge}", colour))
     style.label_ends(axes, ends)
 
 

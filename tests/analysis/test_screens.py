@@ -1,0 +1,121 @@
+"""What a terminal of 80 columns shows: an answer in at most 15 lines, and below it the command that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
+from analysis.present import presentation
+from analysis.questions.analyze.answer import analyze
+from analysis.questions.budget.answer import budget
+from analysis.questions.compare.answer import compare
+from analysis.questions.local.answer import local
+from analysis.questions.lr.answer import learning_rates
+from analysis.questions.recommend.answer import recommend
+from analysis.questions.recommend.plans import Wish
+from analysis.questions.scale.answer import scale
+from analysis.read.throughput import Assumed
+from cbs.trial.store import Store
+from tests.analysis.questions import branched_runs, equal_budgets
+from tests.factories import Truth, sweep
+
+LINES, COLUMNS = 15, 80
+FAST = AnalysisConfig(resamples=100)
+TIMES = Assumed(examples_per_second=1e4)
+TWO = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_steps=160.0, min_examples=9600.0)}
+COMMAND = "cbs sweep --optim adamw --optim merit --batch-sizes 2..256 --seeds 2 -o {}"
+
+QUESTIONS: dict[str, Callable[[Path], Any]] = {
+    "analyze": lambda folder: analyze(folder, FAST),
+    "harder": lambda folder: analyze(folder, FAST, targets=[2.0]),
+    "compare": lambda folder: compare(folder, FAST),
+    "lr": lambda folder: learning_rates(folder, FAST),
+    "recommend": lambda folder: recommend(folder, TIMES, Wish(devices=8), FAST),
+    "scale": lambda folder: scale([folder], FAST, targets=[2.4, 2.6, 2.8]),
+}
+
+
+def with_command(store: Store, **changes: Any) -> None:
+    manifest = store.manifest() | {"runs": [{"command": COMMAND.format(store.root)}]} | changes
+    store.write_manifest({key: value for key, value in manifest.items() if key != "schema_version"})
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screens") / "two"
+    with_command(sweep(folder, TWO, seeds=2))
+    return folder
+
+
+def holds(found: Any) -> list[str]:
+    """Check a screen, and return the commands below it."""
+    lines = str(found).splitlines()
+    commands = [line.removeprefix("next: ") for line in lines if line.startswith("next: ")]
+    answer = [line for line in lines if not line.startswith("next: ")]
+    assert len(lines) <= LINES
+    assert max(map(len, answer)) <= COLUMNS
+    return commands
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_screen_holds_the_answer_and_names_the_next_command(two: Path, question: str) -> None:
+    assert all(command.startswith("cbs ") for command in holds(QUESTIONS[question](two)))
+
+
+def test_branches_of_many_checkpoints_are_a_screen(tmp_path: Path) -> None:
+    branched_runs.write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(10_000, 20_000, 40_000, 80_000, 160_000))
+    found = local(tmp_path, config=FAST)
+    assert holds(found) == []  # where the files are is not known
+    screen, wide = str(found), presentation(found).wide
+    assert "8 of 10 checkpoints: --wide shows all" in screen
+    for shown in ("10,000", "160,000"):  # the first and the last of both
+        assert sum(line.split()[1:2] == [shown] for line in screen.splitlines()) == 2
+    assert len(wide[0].rows) == 10  # type: ignore[union-attr]
+
+
+def test_budgets_are_a_screen(tmp_path: Path) -> None:
+    equal_budgets.write(tmp_path, {"adamw": equal_budgets.World(), "muon": equal_budgets.World()})
+    holds(budget(tmp_path, config=FAST))
+
+
+def test_a_target_harder_than_the_sweeps_names_the_sweep_that_reaches_it(two: Path) -> None:
+    found = analyze(two, FAST, targets=[2.0])
+    assert {answer.verdict for answer in found.answers} == {Verdict.NOT_REACHED}
+    commands = presentation(found).then
+    assert len(commands) == 2
+    for command, name in zip(commands, TWO, strict=True):
+        words = command.split()
+        assert words[:2] == ["cbs", "sweep"]
+        assert words[words.index("--optim") + 1] == name
+        assert words[words.index("--target") + 1] == "2.0"
+        assert words[words.index("--from") + 1] == str(two)
+        assert words[words.index("--output") + 1] == f"{two}-at-2"
+    easier = analyze(two, FAST, targets=[2.6])
+    assert not any("--target" in command for command in presentation(easier).then)
+
+
+def test_what_a_sweep_with_its_own_target_lacks_is_no_harder_target(tmp_path: Path) -> None:
+    with_command(sweep(tmp_path, {"adamw": Truth()}, max_steps=20))
+    found = analyze(tmp_path, FAST)
+    assert [answer.verdict for answer in found.answers] == [Verdict.NOT_REACHED]
+    assert presentation(found).then == []
+
+
+def test_a_sweep_whose_batch_grows_is_judged_next(tmp_path: Path, two: Path) -> None:
+    axes = {"optimizers": ["adamw"], "batch_schedules": ["none", "seesaw"]}
+    store = sweep(tmp_path / "grows", {"adamw": Truth(noise=0.04)}, seeds=3)
+    with_command(store, axes=axes)
+    assert presentation(analyze(store.root, FAST)).then == [f"cbs schedule judge {store.root}"]
+    assert presentation(analyze(two, FAST)).then == [f"cbs compare {two}"]
+
+
+def test_a_verdict_that_begins_with_an_abbreviation_keeps_it(tmp_path: Path) -> None:
+    truths = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_examples=9600.0)}
+    sweep(tmp_path, truths, seeds=2, lrs=(5e-4, 1e-3, 2e-3))
+    screen = str(compare(tmp_path, FAST))
+    assert "adamw: LR optimum at edge of grid" in " ".join(screen.split())
