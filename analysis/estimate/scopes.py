@@ -11,7 +11,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.json_values import flat, shown
-from analysis.read.groups import Group
+from analysis.read.groups import OF_BUDGET, Group
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
@@ -20,8 +20,6 @@ SCOPE = ("sweep", "workload", "metric", "target")
 """Columns with which every table begins, see :class:`Scope`."""
 
 _SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
-OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
-"""Settings that follow from the budget of a run and do not distinguish two optimizers."""
 
 _NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
 """Parts of a protocol that are reported elsewhere, or need not be equal."""

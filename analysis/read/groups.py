@@ -2,7 +2,7 @@
 
 A group is what one curve of steps against batch size is drawn from: one sweep, one workload, one optimizer with its
 options, one schedule. Its trials differ only in learning rate, batch size and seed, so different settings are never
-pooled.
+pooled. Trials whose batch size changed during the run are points of no such curve, and are grouped by their schedule.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ EXECUTION = (
     "metrics",
 )
 """Settings of how a trial is run rather than what it trains; they may differ within a group."""
+
+OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
+"""Settings that follow from the budget of a run and do not distinguish two optimizers."""
 
 UNSHOWN = (
     *("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target"),
@@ -86,6 +89,7 @@ class Group:
         workload: name of the workload, with the options that distinguish it from others of that name in the sweep.
         optimizer: name of the optimizer, with the options that distinguish its variants in the results, and all other
             settings that distinguish this group from others of that name in the sweep.
+        at_any_budget: the same without settings that follow from a run's budget.
         choice: name of the optimizer alone, and all options it was given except tuned ones.
         workload_options: options of the workload.
         parameters: number of trained parameters; ``None`` if no trial got far enough to know it.
@@ -106,6 +110,7 @@ class Group:
     choice: Choice
     target: Target
     stops_at_target: bool
+    at_any_budget: str = ""
     workload_options: dict[str, Any] = field(default_factory=dict)
     parameters: int | None = None
     prune_factor: float | None = None
@@ -225,6 +230,10 @@ def _describe(first: pd.DataFrame, rows: list[dict[str, str]], infos: list[dict[
             manifest=row["manifest"],
             workload=workload,
             optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
+            at_any_budget=called(
+                choice.name,
+                [(key, part) for key, part in sorted((own | rest).items()) if key.rpartition(".")[2] not in OF_BUDGET],
+            ),
             choice=choice,
             workload_options=row["config"]["workload"]["options"],
             target=Target(**row["config"]["target"]),
@@ -283,3 +292,47 @@ def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 def as_text(path: Path | str) -> str:
     """Return a path as text; bytes that are not valid text are escaped."""
     return str(path).encode(errors="backslashreplace").decode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """Trials under one batch schedule that differ only in learning rate, first batch size and seed.
+
+    Attributes:
+        choice: the schedule with its options.
+        reference: index of the group of trials that differ from these only in having no schedule; ``None`` if there are
+            none.
+        trials: one row per trial, as :attr:`analysis.read.results.Results.trials` without ``group``, with the
+            evaluation curve in ``steps``, ``examples``, ``lrs`` and ``values``.
+    """
+
+    choice: Choice
+    reference: int | None
+    trials: pd.DataFrame
+
+
+def with_schedule(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) -> list[Scheduled]:
+    """Return the trials with a batch schedule, by schedule, with the group that differs only in having none."""
+    without = [{key: part for key, part in config.items() if key != "batch_schedule"} for config in every["config"]]
+    codes, _ = grouped(every.assign(config=without))
+    # in the same order: the constant trials are those of ``every`` without a schedule
+    pairs = pd.DataFrame({"code": codes[every["batch_schedule"].isna()], "group": constant["group"].to_numpy()})
+    of_code = {code: part.iloc[0] for code, part in pairs.groupby("code")["group"] if part.nunique() == 1}
+    rows = every.assign(reference=[of_code.get(code, -1) for code in codes], group=codes)
+    rows = rows[rows["batch_schedule"].notna()]
+    notes.append(
+        f"{len(rows)} trials with a batch schedule are not points of a curve of steps against batch size and are left "
+        "out of it; 'cbs schedule judge' judges them"
+    )
+    scheduled = []
+    for (_, text), part in rows.groupby(["group", "batch_schedule"], sort=False):
+        kept = without_duplicates(part.assign(group=0), notes)
+        reference = int(kept["reference"].iloc[0])
+        scheduled.append(
+            Scheduled(
+                choice=parse_choice(str(text)),
+                reference=None if reference < 0 else reference,
+                trials=kept.drop(columns=["group", "reference", *UNSHOWN]),
+            )
+        )
+    return scheduled

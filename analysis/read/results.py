@@ -20,8 +20,17 @@ from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
 from analysis.read.cut_short import cut_short
 from analysis.read.duplicate_curves import shared_runs, without_copies
-from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, of_training, without_duplicates
-from analysis.read.scheduled import Scheduled, with_schedule
+from analysis.read.groups import (
+    AXES,
+    UNSHOWN,
+    Group,
+    Scheduled,
+    as_text,
+    grouped,
+    of_training,
+    with_schedule,
+    without_duplicates,
+)
 from analysis.read.stated import warmup, warmup_steps, with_stated
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, value_text

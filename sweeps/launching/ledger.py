@@ -34,7 +34,7 @@ class Ledger:
         owner: the process that runs it: ``host``, ``pid``, ``command``, ``seconds`` since its start and ``silent``,
             seconds since it last touched the folder; ``None`` if it is idle.
         done, planned: numbers of finished and planned trials reported by a running sweep; ``None`` otherwise.
-        trials_left, seconds_left: trials and seconds that a running sweep still expects to take; ``None`` if unknown.
+        trials_left, seconds_left: trials and seconds that a running sweep still takes at least; ``None`` if unknown.
         studies: progress of a running sweep at every batch size, see :func:`sweeps.outlook.standing.rows_of`.
         running: running trials by id, with ``step``, ``value``, ``host`` and ``silent``, seconds since their last
             heartbeat.
@@ -76,7 +76,7 @@ class Ledger:
         if self.planned is not None:
             left = ""
             if self.seconds_left is not None:
-                left = f", about {plural(self.trials_left or 0, 'trial')} and {duration(self.seconds_left)} left"
+                left = f", at least {plural(self.trials_left or 0, 'trial')} and {duration(self.seconds_left)} left"
             lines.append(f"  {self.done} of {self.planned} planned trials done{left}")
         lines += [f"  {line}" for line in table_lines(self.studies)]
         for trial_id, at in sorted(self.running.items()):

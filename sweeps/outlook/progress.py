@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from analysis.formatting import duration as duration
 from analysis.formatting import plural
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.standing import BAR, HEADING, SweepStanding, bars, rows_of
+from sweeps.outlook.standing import BAR, HEADING, bars, rows_of, standing_of, time_left
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
@@ -40,14 +41,12 @@ class Progress(Observer):
         self._console = console
         self._workers = workers
         self._live: Live | None = None
-        self._ended = 0
         self._nearness: Nearness | None = None
         self._doubted = False
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
         self._began: float | None = None
-        self._started = 0.0
-        self.standing = SweepStanding(workers)
+        self.standing = functools.partial(standing_of, workers)
 
     @classmethod
     def silent(cls) -> Progress:
@@ -55,8 +54,7 @@ class Progress(Observer):
         return cls(None, 1)
 
     def began(self, search: Search) -> None:
-        self._ended, self._started = 0, time.monotonic()
-        self._began = self._began or self._started  # a sweep of several rounds begins several times
+        self._began = self._began or time.monotonic()  # a sweep of several rounds begins several times
         if search.sweep.target is not None:
             self._nearness = Nearness(search.sweep.target, search.trials(), search.sweep.budget_judged)
         self._doubt()
@@ -80,7 +78,6 @@ class Progress(Observer):
 
     def finished(self, result: TrialResult, search: Search) -> None:
         """Show a failure at once, and once a remark on a target that a whole budget did not reach."""
-        self._ended += 1
         if self._nearness is not None:
             self._nearness.add(result)
             self._doubt()
@@ -124,11 +121,9 @@ class Progress(Observer):
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
         done = f"{plural(finished, 'trial')} done, {running} running, {duration(now - (self._began or now))} elapsed"
-        expected = self.standing.left(search, self._running)
+        expected, left = time_left(search, self._workers), "an unknown time"
         if expected is not None:
             left = duration(expected.seconds) if expected.seconds >= 1 or not trials else "a few seconds"
-            return f"{done}, about {plural(max(trials, expected.trials), 'trial')} and {left} left"
-        left = duration(trials * (now - self._started) / self._ended) if self._ended else "an unknown time"
         return f"{done}, at least {plural(trials, 'trial')} and {left} left"
 
     def _picture(self, search: Search) -> Group:

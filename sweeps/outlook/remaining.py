@@ -41,11 +41,6 @@ def outlook(
     finished: Iterable[TrialResult],
     cost: Cost | None,
     workers: int,
-    *,
-    seconds_per_step: Callable[[TrialConfig], float] | None = None,
-    seconds_per_trial: float = 0.0,
-    noise: float = NOISE,
-    draw: int = 0,
 ) -> tuple[Search, Played]:
     """Estimate the trials, examples and seconds that a sweep still needs.
 
@@ -54,25 +49,19 @@ def outlook(
         finished: final results.
         cost: measured cost of steps; if it is unknown, the seconds are meaningless.
         workers: number of trials at a time.
-        seconds_per_step: returns the seconds per step of a trial; used instead of ``cost``.
-        seconds_per_trial: seconds of a trial besides its steps.
-        noise: standard deviation of the log steps of future trials.
-        draw: index of the random draw of the outcomes of future trials.
 
     Returns:
         The search at its end, and the totals of the simulation.
     """
     search = Search(sweep, finished)
-    pace = seconds_per_step or _pace(sweep, cost)
-    ends, overhead = _Ends(search, noise, draw), OVERHEAD + seconds_per_trial
-    return search, play(search, ends, workers=max(workers, 1), seconds_per_step=pace, overhead=overhead)
+    pace = _pace(sweep, cost)
+    return search, play(search, _Ends(search), workers=max(workers, 1), seconds_per_step=pace, overhead=OVERHEAD)
 
 
 class _Ends:
     """Returns how a trial is expected to end."""
 
-    def __init__(self, search: Search, noise: float, draw: int) -> None:
-        self._noise, self._draw = noise, f"{draw} " if draw else ""
+    def __init__(self, search: Search) -> None:
         self._sweep, self._objective = search.sweep, search.objective
         self._known: dict[str, dict[int, tuple[float, float]]] = {text: {} for text in search.sweep.choices}
         for key, study in search.studies.items():
@@ -93,7 +82,7 @@ class _Ends:
             near, lr = self._sweep.axes.batch_sizes[(len(self._sweep.axes.batch_sizes) - 1) // 2], 0.0
         lr = (lr or middle(self._sweep.lr_grid(optimizer))) * (size / near) ** SLOPE
         gap = math.log(config.lr / lr)
-        draw = random.Random(f"{self._draw}{size} {config.lr} {config.seed}").gauss(0.0, self._noise)
+        draw = random.Random(f"{size} {config.lr} {config.seed}").gauss(0.0, NOISE)
         if isinstance(self._objective, FinalMetric):
             cost = there * math.exp(CURVATURE * gap**2 + draw)
             return End(config.max_steps, reached=False, distance=config.target.distance(self._objective.amount(cost)))

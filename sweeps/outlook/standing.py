@@ -1,26 +1,16 @@
 """Progress of a running sweep: the best learning rates so far, the curve as it stands, and what is left.
 
-The running sweep shows it on its screen and writes it to the lock of its folder, where ``cbs status`` reads it. How
-long it still takes is estimated by simulating the rest of the search at the pace of the trials that ended: counting
-only the planned trials would be too few, because most are requested only after earlier ones have ended.
+The running sweep shows it on its screen and writes it to the lock of its folder, where ``cbs status`` reads it.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialResult
-from sweeps.outlook.remaining import outlook
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
 
 BAR = 16
 """Length of the longest bar in characters."""
@@ -29,28 +19,57 @@ HEADING = "log scale"
 """Column heading of the bars; see :func:`bars`."""
 
 
-class SweepStanding:
-    """Progress of a running sweep as plain JSON values: ``studies``, ``trials_left`` and ``seconds_left``; the last two
-    are ``None`` until enough trials have ended.
+@dataclass(frozen=True)
+class TimeLeft:
+    """Expected remaining effort of a sweep.
 
-    Args:
-        workers: number of trials at a time; 0 if only the cluster knows it.
+    Attributes:
+        trials: number of planned trials that have not ended, including the running ones.
+        seconds: seconds until the last of them ends.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._forecast = Forecast(workers)
+    trials: int
+    seconds: float
 
-    def __call__(self, search: Search, running: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        left = self.left(search, running)
-        return {
-            "studies": rows_of(search),
-            "trials_left": None if left is None else left.trials,
-            "seconds_left": None if left is None else left.seconds,
-        }
 
-    def left(self, search: Search, running: Mapping[str, dict[str, Any]]) -> TimeLeft | None:
-        """Return what is expected still to come; ``running`` holds the latest heartbeats of running trials."""
-        return self._forecast(search, {trial_id: float(at.get("step") or 0) for trial_id, at in running.items()})
+def time_left(search: Search, workers: int) -> TimeLeft | None:
+    """Return what a sweep still takes at least, as a search plans further trials; ``None`` before any has ended.
+
+    A trial takes as long as those at the nearest batch size took.
+
+    Args:
+        search: search of the sweep.
+        workers: number of trials at a time; 0 if only the cluster knows it, then the number of running trials is used.
+    """
+    took: dict[int, list[float]] = {}
+    for result in search.trials():
+        seconds = result.timing.get("seconds")
+        if isinstance(seconds, int | float) and 0 < seconds < math.inf:
+            took.setdefault(result.config.batch_size, []).append(float(seconds))
+    if not took:
+        return None
+
+    def expected(batch_sizes: Iterable[int]) -> float:
+        near = [min(took, key=lambda known: abs(math.log(known / size))) for size in batch_sizes]
+        return sum(sum(took[size]) / len(took[size]) for size in near)
+
+    running = [cell.batch_size for cell, _ in search.running.values()]
+    waiting = [config.batch_size for config in search.waiting()]
+    # a running trial is on average half done
+    seconds = expected(waiting) + expected(running) / 2
+    trials = len(waiting) + len(running)
+    return TimeLeft(trials, seconds / max(1, min(workers or len(running), trials)))
+
+
+def standing_of(workers: int, search: Search, running: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the progress of a running sweep as plain JSON values: ``studies``, ``trials_left`` and ``seconds_left``;
+    the last two are ``None`` until a trial has ended. ``workers`` is as for :func:`time_left`."""
+    left = time_left(search, workers)
+    return {
+        "studies": rows_of(search),
+        "trials_left": None if left is None else left.trials,
+        "seconds_left": None if left is None else left.seconds,
+    }
 
 
 def rows_of(search: Search) -> list[dict[str, Any]]:
@@ -122,138 +141,3 @@ def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f"{row['optimizer']:<{across}} {row['batch_size']:>7} {lr:>9} {amount:>8} {trials:>8}  {bar}".rstrip()
     if any("|" in bar for bar in bars(rows)):
         yield "| marks perfect scaling from the smallest batch size"
-
-
-ENOUGH = 3
-"""Number of trials that have to end before a pace is estimated."""
-
-RECENT = 6
-"""Number of latest trials whose pace is assumed for the trials to come."""
-
-LEAST_SHARE = 0.01
-"""If the steps took less than this share of every trial, all of its time is taken for theirs."""
-
-DRAWS, SEED_NOISE = 3, 0.1
-"""Number of simulations that are averaged, and the noise of log steps in them: that of seeds is 3 to 15 %."""
-
-SHARE = 0.02
-"""Largest share of a thread's time that the simulations may take; see :class:`Forecast`."""
-
-
-@dataclass(frozen=True)
-class TimeLeft:
-    """Expected remaining effort of a sweep.
-
-    Attributes:
-        trials: number of trials that have not ended, including the running ones.
-        seconds: seconds until the last one ends.
-    """
-
-    trials: int
-    seconds: float
-
-
-def pace(results: Sequence[TrialResult]) -> tuple[Callable[[TrialConfig], float], float] | None:
-    """Return a function giving the seconds of a trial's step, and the seconds that every trial takes besides.
-
-    They are estimated from how long trials took; ``None`` if fewer than :data:`ENOUGH` recorded it. A trial takes a
-    constant (most evaluations come early, whatever its length), a constant per step and a constant per example (least
-    squares of relative errors), times a factor for every optimizer, times a factor for the last :data:`RECENT` trials,
-    because the load of a machine varies.
-
-    Args:
-        results: trials in the order in which they ended.
-    """
-    timed = [result for result in results if result.final_step > 0 and _seconds(result) > 0]
-    if len(timed) < ENOUGH:
-        return None
-    seconds = np.array([_seconds(result) for result in timed])
-    work = np.array([[result.final_step, result.final_examples, 1.0] for result in timed], dtype=float)
-    from scipy.optimize import nnls  # importing it takes a second, so not at every start
-
-    (step, example, trial), _ = nnls(work / seconds[:, None], np.ones(len(timed)))
-    if (work[:, :2] @ (step, example) < LEAST_SHARE * seconds).all():  # as on a machine that is busy
-        (step, example), _ = nnls(work[:, :2] / seconds[:, None], np.ones(len(timed)))
-        trial = 0.0
-    optimizers = [Cell.of(result.config).optimizer for result in timed]
-    off = np.log(seconds / (work @ (step, example, trial)))
-    logs = {name: float(off[[name == other for other in optimizers]].mean()) for name in optimizers}
-    lately = float((off - [logs[name] for name in optimizers])[-RECENT:].mean())
-
-    def of(config: TrialConfig) -> float:
-        log = logs.get(Cell.of(config).optimizer, float(off.mean()))
-        return float(step + example * config.batch_size) * math.exp(log + lately)
-
-    return of, float(trial) * math.exp(float(off.mean()) + lately)
-
-
-def _seconds(result: TrialResult) -> float:
-    seconds = result.timing.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0
-
-
-class Forecast:
-    """Estimates the time left of a search as the mean of the last :data:`DRAWS` simulations, with at most one new
-    simulation per call.
-
-    Args:
-        workers: number of trials at a time; 0 if only the cluster knows it, then the number of running trials is used.
-        share: largest share of the time of the calling thread, which manages the trials, that simulations may take.
-    """
-
-    def __init__(self, workers: int, share: float = SHARE) -> None:
-        self._workers, self._share = workers, share
-        self._results: dict[str, TrialResult] = {}
-        self._plays: deque[tuple[int, int, float]] = deque(maxlen=DRAWS)
-        """For each simulation: number of trials that had ended, number still to come, and time at which the last
-        ends."""
-        self._each = 0.0
-        """Seconds that every further trial adds."""
-        self._count, self._next = 0, -math.inf
-
-    def __call__(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
-        """Return what is left of ``search``; ``None`` as long as nothing is known.
-
-        Args:
-            search: search of the sweep.
-            running: steps taken by the running trials, by trial id.
-        """
-        for result in search.trials():
-            self._results.setdefault(result.trial_id, result)
-        ended, now = len(self._results), time.monotonic()
-        new = len(self._plays) < DRAWS or any(play[0] != ended for play in self._plays)
-        if new and now >= self._next:
-            began = time.thread_time()
-            self._play(search, running)
-            self._next = time.monotonic() + (time.thread_time() - began) / self._share
-        if not self._plays:
-            return None
-        ends = [play[2] for play in self._plays]
-        trials = [max(0, play[1] - (ended - play[0])) for play in self._plays]
-        done, planned = search.all_counts()
-        least = max(0, planned - done - len(search.running)) * self._each
-        return TimeLeft(round(float(np.mean(trials))), max(least, float(np.mean(ends)) - now))
-
-    def _play(self, search: Search, running: Mapping[str, float]) -> None:
-        results, now = list(self._results.values()), time.monotonic()
-        known = pace(results)
-        if known is None:
-            return
-        of, each = known
-        workers = self._workers or max(1, len(running))
-        self._count += 1
-        _, played = outlook(
-            search.sweep,
-            results,
-            None,
-            workers,
-            seconds_per_step=of,
-            seconds_per_trial=each,
-            noise=SEED_NOISE,
-            draw=self._count % DRAWS + 1,
-        )
-        under_way = {trial_id: of(search.config(*place)) for trial_id, place in search.running.items()}
-        done = sum(running.get(trial_id, 0.0) * seconds for trial_id, seconds in under_way.items())
-        seconds = played.seconds - done / workers
-        self._each = played.seconds / max(1, len(played.results))
-        self._plays.append((len(results), len(played.results), now + max(0.0, seconds)))

@@ -1,7 +1,7 @@
 """Simulate a sweep without training: run the real search on trials whose outcomes are given beforehand.
 
 Trials start, stop each other at the pruning bound of their cell, and end, on a simulated clock. The plan and the cost
-shown before a sweep, and the remaining time shown while it runs, come from this simulation.
+shown before a sweep come from this simulation.
 """
 
 from __future__ import annotations

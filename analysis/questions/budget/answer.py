@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -182,13 +181,13 @@ def budget(
         asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
         margin = _margin(asked, best)
         names = _names(scope)
-        entries = [
-            _answer(entry, name, margin, [each for each in found if _same(each, entry)], config)
-            for entry, name in zip(scope, names, strict=True)
-        ]
         pairs = [
             pair((name, other), one.losses, two.losses, config)
             for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2)
+        ]
+        entries = [
+            _answer(entry, name, margin, [each for each in found if _same(each, entry)], config)
+            for entry, name in zip(scope, names, strict=True)
         ]
         budgets.append(
             AtBudget(
@@ -222,10 +221,10 @@ def _margin(text: str, best: float) -> float:
 
 def _names(scope: Sequence[Spent]) -> list[str]:
     """Return names that distinguish the optimizers of one scope."""
-    names = [entry.name for entry in scope]
-    for name in ("name", "group.optimizer"):
+    names = [entry.group.at_any_budget for entry in scope]
+    for name in ("at_any_budget", "optimizer"):
         if len(set(names)) < len(names):
-            names = [f"{attrgetter(name)(entry)}, {entry.group.sweep}" for entry in scope]
+            names = [f"{getattr(entry.group, name)}, {entry.group.sweep}" for entry in scope]
     return names
 
 
@@ -238,6 +237,7 @@ def _answer(
     entry: Spent, name: str, margin: float, others: Sequence[Spent], config: AnalysisConfig
 ) -> OptimizerAtBudget:
     equal = equivalence(entry.losses, margin, config.confidence)
+    costs = doublings(entry, others, config.confidence)
     sizes = tuple(_size(entry, index, equal.excesses[index], margin, config) for index in range(len(entry.studies)))
     verdict, advice = _verdict(sizes, entry.losses, margin)
     return OptimizerAtBudget(
@@ -245,7 +245,7 @@ def _answer(
         optimizer=name,
         sizes=sizes,
         equivalence=equal,
-        doublings=doublings(entry, others, config.confidence),
+        doublings=costs,
         verdict=verdict,
         advice=advice,
         constant=entry.constant,

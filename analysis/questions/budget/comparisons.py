@@ -140,9 +140,10 @@ def _largest(found: Losses, margin: float, confidence: float) -> Quantity:
     if len(logs) < 2:
         return UNKNOWN
     places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
+    curves = found.at(places)
     losses = found.drawn[:, kept] if len(found.drawn) else found.values[None, kept]
     best_of_another = np.roll(losses.argmin(axis=1), len(losses) // 2)
-    within = largest_within(places, found.at(places), margin, losses[np.arange(len(losses)), best_of_another])
+    within = largest_within(places, curves, margin, losses[np.arange(len(losses)), best_of_another])
     tail = 0.5 - confidence / 2
     low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
     value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))
@@ -284,7 +285,7 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
                 larger=large,
                 loss=Quantity.of_draws(rows, confidence),
                 data=data,
-                steps=data.mapped(lambda share: 1 - share, falling=True).times(large / small),
+                steps=data.mapped(lambda share, sizes=large / small: (1 - share) * sizes, falling=True),
                 remark=source if data.value is None else "",
             )
         )

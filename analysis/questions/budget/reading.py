@@ -13,14 +13,13 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.objective import Losses, draw_losses, final_losses, loss_studies
-from analysis.estimate.scopes import OF_BUDGET, settings_of
+from analysis.estimate.scopes import settings_of
 from analysis.estimate.studies import FARTHEST, Study
 from analysis.formatting import number, plural
 from analysis.quantities import Array
 from analysis.read.groups import EXECUTION, Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
-from cbs.registry.choices import called, parse_choice
 from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
 _AT_PEAK = 0.999
@@ -34,8 +33,6 @@ class Spent:
 
     Attributes:
         group: the trials of the optimizer.
-        name: name of the optimizer, with the settings that distinguish it from others except those that follow from the
-            budget.
         budget: number of examples.
         sign: 1 if a lower metric is better, otherwise -1: a loss is the metric times this.
         studies: studies of losses, in order of increasing batch size; each has a winner.
@@ -49,7 +46,6 @@ class Spent:
     """
 
     group: Group
-    name: str
     budget: float
     sign: float
     studies: tuple[Study, ...] = field(repr=False)
@@ -61,10 +57,11 @@ class Spent:
 
     @property
     def trains(self) -> dict[str, Any]:
-        """The name, and the settings of the sweep that change what its runs train, but for the budget."""
+        """The optimizer, and the settings of the sweep that change what its runs train, but for the budget."""
         own = {name: str(value) for name, value in settings_of(self.group).items()}
         unlike = (*EXECUTION, "evaluation", "prune_factor", "stops_at_target")
-        return {"": self.name} | {name: own[name] for name in own if name.partition(".")[0] not in unlike}
+        alike = {name: own[name] for name in own if name.partition(".")[0] not in unlike}
+        return {"": self.group.at_any_budget} | alike
 
 
 def spent(results: Results, at: Sequence[float], config: AnalysisConfig, notes: list[str]) -> list[Spent]:
@@ -169,7 +166,6 @@ def _at_budget(
     of_losses, scale = loss_studies(studies, tables)
     return Spent(
         group=group,
-        name=_name(group),
         budget=at,
         sign=sign,
         studies=tuple(of_losses),
@@ -222,16 +218,6 @@ def _common(group: Group, rows: pd.DataFrame) -> float:
     return min(max(float(ended[rows["batch_size"].idxmin()]), low), high)
 
 
-def _name(group: Group) -> str:
-    """Return the name of the optimizer without settings that follow from the budget."""
-    try:
-        choice = parse_choice(group.optimizer)
-    except ConfigError:
-        return group.optimizer
-    kept = [(key, part) for key, part in sorted(choice.options.items()) if key.rpartition(".")[2] not in OF_BUDGET]
-    return called(choice.name, kept)
-
-
 def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     """Yield the entries of one workload, metric and budget, in the order of the first of each.
 
@@ -248,7 +234,7 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
             scopes.append([entry])
     several = any(entry.trains != entries[0].trains for entry in entries)
     if several and len({_comparable(entry) for entry in entries}) == 1 and all(len(s) == 1 for s in scopes):
-        told = ", ".join(f"{entry.name} in {entry.group.sweep} {number(entry.budget)}" for entry in entries)
+        told = ", ".join(f"{each.group.at_any_budget} in {each.group.sweep} {number(each.budget)}" for each in entries)
         raise ConfigError(
             f"different budgets in one comparison: {told} {entries[0].group.example_unit}s; with constant learning "
             "rates give a common budget with --at"
