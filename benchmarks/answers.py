@@ -60,10 +60,9 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.forecast import ended as finished
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
-from sweeps.spec.axes import Axes
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
 
 CURVES: dict[str, Curve] = {

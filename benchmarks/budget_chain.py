@@ -36,7 +36,7 @@ from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.spec.axes import Axes
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import SearchPlan, Sweep, prototype
 from sweeps.spec.workload import built
 

@@ -29,7 +29,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoiseStream
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from tests.references.noisy_quadratic import expected_losses
 from tests.sweeps.alone import swept
 

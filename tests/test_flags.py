@@ -182,7 +182,7 @@ FLAGS: dict[str, Flags] = {
     "sweep": Flags(
         {
             **TRAINING,
-            "sweeps.launching.asked.policy_of": lambda *_, **__: Choice(name="once"),
+            "sweeps.launching.train.policy_of": lambda *_, **__: Choice(name="once"),
             "sweeps.running.child.Child": lambda *_: nullcontext(),
             "cbs.interrupts.time_limit": nullcontext,
             "time.monotonic": 0.0,

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
-from analysis.read.cut_short import cut_short
-from analysis.read.duplicate_curves import shared_runs, without_copies
+from analysis.read.doubtful import cut_short, shared_runs, without_copies
 from analysis.read.groups import (
     AXES,
     UNSHOWN,

@@ -9,7 +9,7 @@ from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.target import Target
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from sweeps.spec.axes import Axes
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 
 TARGET = Target(metric="validation_loss", value=0.1)

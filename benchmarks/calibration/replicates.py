@@ -23,7 +23,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.search.pruning import beyond
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 

@@ -233,15 +233,14 @@ def command(
         # the child imports the same modules as this process, at the same time
         timer = context.with_resource(Child("sweeps.running.patience")) if local else None
         from sweeps.external.asked import asked_sweep
-        from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.policies import POLICIES
         from sweeps.launching.policies.staged import EachSetting, split_axes
-        from sweeps.launching.train import train
+        from sweeps.launching.train import limits_of, policy_of, train
         from sweeps.outlook.price import checked_gpu_hour
         from sweeps.recipes import RECIPES
         from sweeps.running.resources import Resources
         from sweeps.spec.combinations import asked_for, refuse
-        from sweeps.spec.lr_rule import is_rule
+        from sweeps.spec.given_rates import is_rule
         from sweeps.spec.overrides import split
 
     run_settings, asked["settings"] = split(asked["settings"] or ())

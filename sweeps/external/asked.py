@@ -24,9 +24,9 @@ from cbs.registry.values import parse_batch_sizes, parse_numbers, parse_seeds
 from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
 from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer, trained_by, variables_of
-from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.combinations import refuse
-from sweeps.spec.lr_rule import is_rule, parse_lr_rule
+from sweeps.spec.given_rates import is_rule, parse_lr_rule
+from sweeps.spec.lengths import in_examples, parse_budgets
 from sweeps.spec.overrides import options_of, override
 from sweeps.spec.spec import UNRESOLVED, Sweep
 from sweeps.spec.workload import built, calling_theirs

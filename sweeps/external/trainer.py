@@ -18,9 +18,9 @@ from cbs.registry.choices import Choice, value_text
 from cbs.training.reporting import FOLDER
 from cbs.trial.config import COMMAND, CONSTANT, ENDLESS, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.overrides import override
-from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 
 if TYPE_CHECKING:

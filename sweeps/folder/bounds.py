@@ -11,7 +11,7 @@ from cbs.trial.record import TrialResult
 from cbs.trial.store import Store, remove
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 
 BOUNDS = "bounds.json"
 """File that maps trial id to the fewest steps to target of its cell, for trials whose cell improved while they ran."""

@@ -37,9 +37,9 @@ from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.patience import UNTIMED_SECONDS
 from sweeps.running.run import SweepRun
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 

@@ -23,7 +23,7 @@ from sweeps.running.patience import patience, timed_apart
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources
 from sweeps.running.run import Runs, SweepRun
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.search.warm_start import started
 from sweeps.spec.spec import Sweep

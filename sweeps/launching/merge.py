@@ -27,7 +27,7 @@ from sweeps.launching.ledger import refuse_owner
 from sweeps.launching.policies.rounds import ROUNDS
 from sweeps.outlook.report import PLAN
 from sweeps.search.pruning import settle
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 
 _OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
 _TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "kept", "analysis", "bounds.json"}

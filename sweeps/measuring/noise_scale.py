@@ -26,7 +26,7 @@ from cbs.trial.config import TrialConfig
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
 from sweeps.search.lattice import middle
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.workload import built
 

@@ -31,7 +31,7 @@ from sweeps.recipes import RECIPES
 from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.running.patience import LEAST_SECONDS, MARGIN
 from sweeps.search.lattice import middle
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.workload import built
 
 ROUNDS = 5

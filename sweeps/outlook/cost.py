@@ -21,7 +21,7 @@ from cbs.training.loop import TrainingLoop
 from cbs.trial.config import EvaluationPlan, TrialConfig
 from cbs.workloads import Workload
 from sweeps.outlook.own_code import EXAMPLES, doubts
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 

@@ -20,7 +20,7 @@ from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.standing import BAR, HEADING, bars, rows_of, standing_of, time_left
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
-from sweeps.spec.cell import StudyKey
+from sweeps.spec.axes import StudyKey
 
 LINE_SECONDS = 15.0
 """Shortest time between two lines if there is no terminal."""

@@ -24,7 +24,7 @@ from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search
 from sweeps.search.study import outcome
 from sweeps.search.trial_table import ALIKE
-from sweeps.spec.cell import Cell, StudyKey, study_label
+from sweeps.spec.axes import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 
 CURVATURE, NOISE = 0.25, 0.05

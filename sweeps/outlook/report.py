@@ -27,9 +27,9 @@ from sweeps.outlook.price import (
     training_flops,
 )
 from sweeps.outlook.remaining import START, outlook
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell, StudyKey
+from sweeps.spec.axes import Cell, StudyKey
 from sweeps.spec.spec import Sweep
 
 PLAN = "plan.jsonl"

@@ -6,7 +6,7 @@ from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
 from sweeps.spec.axes import Axes
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 
 

@@ -15,7 +15,7 @@ from cbs.trial.store import Store
 from sweeps.outlook.nearness import check_measured, check_start
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 
 Outcome = TypeVar("Outcome")
 

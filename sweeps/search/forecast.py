@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 
 
 @dataclass(frozen=True)

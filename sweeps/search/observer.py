@@ -1,8 +1,13 @@
-"""Base class for everything that follows a running sweep: the screen, the folder lock, trackers, limits."""
+"""What follows a running sweep: the base class of the screen, the folder lock and the trackers; and the limits that end
+it before all its trials have run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cbs.trial.record import TrialResult
@@ -47,3 +52,41 @@ class Observer:
 
     def settled(self, result: TrialResult) -> None:
         """Called when the status of a stored trial has changed because its cell is complete."""
+
+
+@dataclass
+class Limits(Observer):
+    """Limits over all parts of a sweep. Once one is reached, no further trial starts and the running ones are ended.
+
+    Attributes:
+        deadline: time at which the sweep ends, on the clock of :func:`time.monotonic`.
+        examples: number of examples that all trials may take together, including earlier runs of the sweep.
+    """
+
+    deadline: float = math.inf
+    examples: float = math.inf
+    _spent: dict[str, int] = field(default_factory=dict)
+
+    def found(self, stored: Sequence[TrialResult], search: Search) -> None:
+        self.add(search.trials())
+
+    def finished(self, result: TrialResult, search: Search) -> None:
+        self.add([result])
+
+    def add(self, results: Iterable[TrialResult]) -> None:
+        """Count the examples of some trials; each trial counts once."""
+        for result in results:
+            self._spent[result.trial_id] = result.final_examples
+
+    @property
+    def spent(self) -> int:
+        """Examples of all trials that have ended, whatever their status."""
+        return sum(self._spent.values())
+
+    @property
+    def reached(self) -> str | None:
+        if time.monotonic() >= self.deadline:
+            return "the time of --max-time is over"
+        if self.spent >= self.examples:
+            return f"the {self.examples:,.0f} examples of --max-examples are spent"
+        return None

@@ -17,7 +17,7 @@ from cbs.trial.record import TrialResult
 from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
 from sweeps.search.study import studies_of
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 
 

@@ -23,8 +23,8 @@ from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice, middle
 from sweeps.search.objective import Objective
 from sweeps.search.trial_table import SEED_DEVIATION, Seen, TrialOutcome
 from sweeps.search.warm_start import expected_from
-from sweeps.spec.cell import Cell, StagedStudy, StudyKey
-from sweeps.spec.prior import Prior
+from sweeps.spec.axes import Cell, StagedStudy, StudyKey
+from sweeps.spec.given_rates import Prior
 from sweeps.spec.spec import Sweep
 
 START = OCTAVE // 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cbs.errors import ConfigError, ResultsError, reason
 from cbs.registry.choices import Choice
 from cbs.trial.store import MANIFEST, Store
-from sweeps.spec.prior import Prior
+from sweeps.spec.given_rates import Prior
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:

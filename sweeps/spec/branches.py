@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from cbs.errors import ConfigError
 from cbs.registry.values import parse_amount
-from sweeps.spec.lr_rule import POWERS, PrescribedRate, parse_lr_rule
+from sweeps.spec.given_rates import POWERS, PrescribedRate, parse_lr_rule
 
 TRIED = "tried"
 """Name of the rule that tries several learning rates: that of the square-root rule, half of it and twice it."""

@@ -14,11 +14,9 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.trial.config import COMMAND, Choice, TrialConfig, fingerprint, plain_values
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
-from sweeps.spec.axes import Axes
-from sweeps.spec.budgets import check_budget
-from sweeps.spec.cell import Cell, StudyKey
-from sweeps.spec.prior import Prior
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.axes import Axes, Cell, StudyKey
+from sweeps.spec.given_rates import Prior
+from sweeps.spec.lengths import ScheduleRule, check_budget
 
 SEARCHES = ("bracket", "grid")
 

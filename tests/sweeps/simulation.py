@@ -8,8 +8,7 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from sweeps.search.pruning import beyond
 from sweeps.search.search import Search
-from sweeps.spec.axes import Axes
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
 
 MIN_STEPS, MIN_EXAMPLES, NOISE = 100.0, 3000.0, 0.03

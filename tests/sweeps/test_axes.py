@@ -31,10 +31,9 @@ from sweeps.outlook.remaining import outlook
 from sweeps.outlook.report import dry_run_report
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
-from sweeps.spec.axes import Axes
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Axes, Cell
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.overrides import override
-from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 from tests.analysis.estimate.test_studies import study
 from tests.sweeps.joint_worlds import MOMENTA, TRUTH, World, replicate, sweep

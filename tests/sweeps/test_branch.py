@@ -26,7 +26,7 @@ from sweeps.launching.policies.branch import Branch
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.spec.branches import BranchPlan, branch_plan
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import one_after_the_other

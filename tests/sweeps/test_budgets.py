@@ -26,11 +26,10 @@ from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines
 from sweeps.search.forecast import End, play
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
-from sweeps.spec.budgets import in_examples, parse_budgets
-from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.given_rates import PrescribedRate, parse_lr_rule
+from sweeps.spec.lengths import ScheduleRule, in_examples, parse_budgets
 from sweeps.spec.spec import UNRESOLVED, Sweep
 from tests.sweeps.alone import swept, without_ray
 from tests.sweeps.simulation import small_sweep

@@ -32,8 +32,7 @@ from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import ExternalTrainer, trained_by
-from sweeps.spec.axes import Axes
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.test_child import gone
 

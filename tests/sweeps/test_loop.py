@@ -8,14 +8,14 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.launching import launch, loop
-from sweeps.launching.asked import policy_of
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once
 from sweeps.launching.policies.telescope import Telescope
+from sweeps.launching.train import policy_of
 from sweeps.outlook.cost import Cost
 from sweeps.running.run import SweepRun
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override, split
 from sweeps.spec.spec import Sweep

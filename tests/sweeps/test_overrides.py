@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import override
 from tests.sweeps.simulation import small_sweep
 

@@ -25,10 +25,9 @@ from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
-from sweeps.search.limits import Limits
-from sweeps.search.observer import Observer
+from sweeps.search.observer import Limits, Observer
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import swept
 from tests.sweeps.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep

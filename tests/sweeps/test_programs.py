@@ -28,7 +28,7 @@ from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
 from sweeps.running.run import Runs
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.alone import without_ray

@@ -15,7 +15,7 @@ from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
 from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import beyond, settle
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Cell
 from tests.sweeps.simulation import simulate, small_sweep
 
 CELL = Cell("adamw", 64, 0)

@@ -10,7 +10,7 @@ from cbs.trial.store import Store
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell, StagedStudy, StudyKey
+from sweeps.spec.axes import Cell, StagedStudy, StudyKey
 from tests.sweeps import search_worlds
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 

@@ -15,15 +15,14 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.config import COMMAND, Choice
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
-from sweeps.launching.asked import limits_of, policy_of
 from sweeps.launching.launch import output_folder, resolve
 from sweeps.launching.policies import POLICIES, Policy
+from sweeps.launching.train import limits_of, policy_of
 from sweeps.recipes import RECIPES
-from sweeps.spec.axes import Axes
-from sweeps.spec.cell import Cell
+from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.combinations import EXCLUDED, NEEDED, Rule, asked_for, refuse
-from sweeps.spec.lr_rule import parse_lr_rule
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.given_rates import parse_lr_rule
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import UNRESOLVED, Sweep, prototype
 from sweeps.spec.workload import calling_theirs
 from tests.sweeps.simulation import small_sweep

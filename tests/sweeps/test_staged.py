@@ -16,7 +16,7 @@ from sweeps.launching.policies import telescope as stages
 from sweeps.launching.policies.once import Once
 from sweeps.launching.policies.staged import EachSetting, split_axes
 from sweeps.recipes import RECIPES
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps import simulation

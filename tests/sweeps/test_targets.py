@@ -24,12 +24,12 @@ from sweeps.launching.policies.base import parts
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.forecast import End, play
-from sweeps.search.limits import Limits
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.search.study import outcome
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.overrides import override
-from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
 from tests.factories import quadratic
 from tests.sweeps.alone import swept, without_ray

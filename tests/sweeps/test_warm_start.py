@@ -21,7 +21,7 @@ from sweeps.outlook.report import reasons
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.search.warm_start import MOVED, expected_from, started
-from sweeps.spec.prior import Prior
+from sweeps.spec.given_rates import Prior
 from sweeps.spec.spec import Sweep
 from tests.factories import Truth
 from tests.factories import sweep as write_sweep

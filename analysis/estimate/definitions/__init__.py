@@ -1,4 +1,4 @@
-"""Definitions of the critical batch size: one file each, found by name.
+"""Definitions of the critical batch size, found by name.
 
 A definition is a function of the draws of a curve (:mod:`analysis.estimate.draws`): its value is the median over them
 and its interval their percentiles, without further code. The headline, ``least_product``, lies within the measured

@@ -25,7 +25,7 @@ from extensions.papers.experiments.parts import (
     schedule_less,
     steps_saved,
 )
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
 SOURCE_LATE_SWITCH = "1.1B mixture of experts on 1T tokens, 1024 to 2560; read in two summaries"

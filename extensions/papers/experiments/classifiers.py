@@ -22,7 +22,7 @@ from extensions.papers.experiments.parts import (
     lower_loss,
     one_run,
 )
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
 SCORED_GLYPHS = Choice(name="images", options=GLYPHS.options | {"metric": "accuracy"})

@@ -14,8 +14,8 @@ from extensions.papers.experiments.parts import (
     schedule_less,
     steps_saved,
 )
-from sweeps.spec.lr_rule import PrescribedRate
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.given_rates import PrescribedRate
+from sweeps.spec.lengths import ScheduleRule
 
 LINEAR = "linear"
 WARMUP = 3_125

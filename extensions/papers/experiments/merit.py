@@ -11,7 +11,7 @@ from cbs.trial.config import EvaluationPlan
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.parts import COSINE, FEW, OPENWEBTEXT, SEEDS, TEXT, experiment, lower_loss, one_run
-from sweeps.spec.lr_rule import PrescribedRate
+from sweeps.spec.given_rates import PrescribedRate
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer

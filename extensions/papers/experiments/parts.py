@@ -12,7 +12,7 @@ from cbs.trial.target import Target
 from extensions.papers.experiments.base import Expectation, Measured, NoSuchNumber, OurNumber, RecipeRun, nth, only
 from extensions.papers.experiments.relations import Beyond, Likely, Near
 from sweeps.spec.axes import Axes
-from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 
 if TYPE_CHECKING:  # recipes are listed without an import of pandas

@@ -25,8 +25,8 @@ from extensions.papers.reproducing.reproduce import judge
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
-from sweeps.search.limits import Limits
-from sweeps.spec.cell import Cell
+from sweeps.search.observer import Limits
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from tests.analysis.questions.branched_runs import write as branches
 from tests.factories import TARGET

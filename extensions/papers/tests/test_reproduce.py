@@ -23,7 +23,7 @@ from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reprodu
 from extensions.papers.reproducing.telling import atlas, lines
 from sweeps.launching import launch
 from sweeps.running.run import SweepRun
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built

@@ -27,10 +27,10 @@ from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.search.branch_tests import CheckpointTest, TestedCheckpoint
 from sweeps.search.lattice import middle
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
+from sweeps.spec.axes import Cell
 from sweeps.spec.branches import AT, FACTORS, BranchPlan, branch_plan
-from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
 

@@ -18,8 +18,8 @@ from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport, Underway
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
-from sweeps.search.limits import Limits
-from sweeps.spec.cell import Cell
+from sweeps.search.observer import Limits
+from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:

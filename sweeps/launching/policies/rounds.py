@@ -25,9 +25,9 @@ from cbs.trial.store import Store
 from sweeps.launching.policies.base import Policy, SweepReport, Underway, outcome, parts
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import write_reasons
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.search.search import Search
-from sweeps.spec.cell import StagedStudy, StudyKey
+from sweeps.spec.axes import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 
 ROUNDS = "rounds.json"

@@ -21,7 +21,7 @@ from cbs.training.parents import parent_at
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies.base import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Limits
 from sweeps.spec.overrides import is_setting, override
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import calling_theirs

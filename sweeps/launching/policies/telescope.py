@@ -22,7 +22,7 @@ from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.search.telescoping import POINTS, Telescoped, Telescoping, check_widths, first_grid
-from sweeps.spec.cell import StudyKey
+from sweeps.spec.axes import StudyKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
 
