@@ -314,6 +314,7 @@ class Scheduled:
 def with_schedule(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) -> list[Scheduled]:
     """Return the trials with a batch schedule, by schedule, with the group that differs only in having none."""
     without = [{key: part for key, part in config.items() if key != "batch_schedule"} for config in every["config"]]
+    # grouped again without the schedule: the group that then holds both is the one to compare with
     codes, _ = grouped(every.assign(config=without))
     # in the same order: the constant trials are those of ``every`` without a schedule
     pairs = pd.DataFrame({"code": codes[every["batch_schedule"].isna()], "group": constant["group"].to_numpy()})

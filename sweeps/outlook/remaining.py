@@ -89,7 +89,7 @@ class _Ends:
         if known:
             steps *= there / prior_steps(self._sweep, near)
         elif self._sweep.expected is None:
-            draw = -abs(draw)  # the budget is the largest number of steps
+            draw = -abs(draw)  # the budget is the largest number of steps, so that noise only shortens a trial
         wanted = steps * math.exp(CURVATURE * gap**2 + draw)
         if wanted > config.max_steps:
             return End(config.max_steps, reached=False, distance=max(0.0, 1.0 - config.max_steps / wanted))
@@ -111,6 +111,7 @@ class _Ends:
         steps = min(config.max_steps, near.final_step) if by_itself else config.max_steps
         gap = math.log(config.lr / near.config.lr) - SLOPE * math.log(config.batch_size / near.config.batch_size)
         distance = outcome(near, self._objective).distance
+        # a hundredth of the way: enough to rank the learning rates, too little to pass for progress
         return End(steps, reached=False, distance=(distance if math.isfinite(distance) else 1.0) + 0.01 * (1 + gap**2))
 
 

@@ -141,7 +141,7 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     elif math.isinf(end.distance):
         status = TrialStatus.DIVERGED
     last = math.ceil(stop)
-    # not finite, so that the crossing of the target is placed at the last step
+    # any step before the last would do: its value is not finite, so that the crossing is placed at the last step
     before = [(math.ceil(last / 1.3), math.inf)] if status is TrialStatus.REACHED and last > 1 else []
     rows = [
         Measurement(

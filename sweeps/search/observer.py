@@ -75,6 +75,7 @@ class Limits(Observer):
 
     def add(self, results: Iterable[TrialResult]) -> None:
         """Count the examples of some trials; each trial counts once."""
+        # by trial, as several sweeps of a policy share trials and each shows them again
         for result in results:
             self._spent[result.trial_id] = result.final_examples
 

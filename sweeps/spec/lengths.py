@@ -55,6 +55,7 @@ class ScheduleRule:
         short, long = (
             build_schedule(dataclasses.replace(first, decay_examples=times * budget + 2)) for times in (1, 2)
         )
+        # looked at each quarter, as a schedule may decay late; from the second step on, after the warmup of one example
         return any(short(budget * part // 4 + 1) != long(budget * part // 4 + 1) for part in (1, 2, 3, 4))
 
 

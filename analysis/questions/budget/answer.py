@@ -173,20 +173,21 @@ def budget(
         _margin(within, 1.0)
     results = load(*paths, metric=metric)
     notes: list[str] = [*results.notes, *differing(results.groups)]
-    found = spent(results, at, config, notes)
+    runs = spent(results, at, config, notes)
     budgets = []
-    for scope in side_by_side(found):
+    for scope in side_by_side(runs):
         first = scope[0]
         best = min(float(entry.losses.values.min()) for entry in scope)
         asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
         margin = _margin(asked, best)
         names = _names(scope)
+        # pairs first, as they know only losses: what follows is of one optimizer each
         pairs = [
             pair((name, other), one.losses, two.losses, config)
             for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2)
         ]
         entries = [
-            _answer(entry, name, margin, [each for each in found if _same(each, entry)], config)
+            _answer(entry, name, margin, [each for each in runs if _same(each, entry)], config)
             for entry, name in zip(scope, names, strict=True)
         ]
         budgets.append(
@@ -221,6 +222,7 @@ def _margin(text: str, best: float) -> float:
 
 def _names(scope: Sequence[Spent]) -> list[str]:
     """Return names that distinguish the optimizers of one scope."""
+    # the sweep tells apart what nothing else does; then the settings of the budget, too
     names = [entry.group.at_any_budget for entry in scope]
     for name in ("at_any_budget", "optimizer"):
         if len(set(names)) < len(names):
@@ -252,26 +254,26 @@ def _answer(
     )
 
 
-def _size(entry: Spent, place: int, excess: Excess, margin: float, config: AnalysisConfig) -> SizeAtBudget:
-    study, losses, sign, found = entry.studies[place], entry.tables[place], entry.sign, entry.losses
-    winner, edge = study.winner, bool(found.edges[place])
+def _size(entry: Spent, index: int, excess: Excess, margin: float, config: AnalysisConfig) -> SizeAtBudget:
+    study, table, sign, best = entry.studies[index], entry.tables[index], entry.sign, entry.losses
+    winner, edge = study.winner, bool(best.edges[index])
     assert winner is not None
     named = bool(np.isfinite(study.lrs).all())
-    rows = sign * np.append(found.values[place], found.drawn[:, place])
+    rows = sign * np.append(best.values[index], best.drawn[:, index])
     metric = Quantity.of_draws(rows, config.confidence).opened(sign * edge)  # a better rate may lie beyond
-    means = _means(losses, study.ran, winner)
+    means = _means(table, study.ran, winner)
     return SizeAtBudget(
         batch_size=study.batch_size,
         steps=round(entry.budget / study.batch_size),
         metric=metric,
-        per_seed=tuple((sign * losses[winner][np.isfinite(losses[winner])]).tolist()),
+        per_seed=tuple((sign * table[winner][np.isfinite(table[winner])]).tolist()),
         best_lr=float(study.lrs[winner]) if named else None,
         at_grid_edge=edge,
-        seeds=int(found.seeds[place]),
-        failed=int((study.ran[winner] & ~np.isfinite(losses[winner])).sum()),
+        seeds=int(best.seeds[index]),
+        failed=int((study.ran[winner] & ~np.isfinite(table[winner])).sum()),
         excess=excess,
         basin=_basin(study.lrs, means, margin, winner) if named else None,
-        between=float(found.between[place]),
+        between=float(best.between[index]),
         grid=tuple((float(lr), sign * float(mean)) for lr, mean in zip(study.lrs, means, strict=True)),
         warmup=study.warmup,
         others=_others(entry, study.trials[winner], config.confidence),
@@ -283,7 +285,7 @@ def _others(entry: Spent, trials: Array, confidence: float) -> dict[str, Quantit
     rows = entry.rows.loc[[row for row in trials if row >= 0]]
     seen = rows["final_step"] * rows["batch_size"]
     ended = rows["final_metrics"][abs(seen / entry.budget - 1) <= AT_BUDGET]
-    found = {}
+    means = {}
     for name in dict.fromkeys(name for each in ended for name in each):
         values = np.array([each[name] for each in ended if math.isfinite(each.get(name, math.nan))])
         if len(values):
@@ -292,8 +294,8 @@ def _others(entry: Spent, trials: Array, confidence: float) -> dict[str, Quantit
                 error = float(values.std(ddof=1)) / math.sqrt(len(values))
                 reach = error * float(stdtrit(len(values) - 1, 0.5 + confidence / 2))
                 ends = mean - reach, mean + reach
-            found[name] = Quantity(mean, ends)
-    return found
+            means[name] = Quantity(mean, ends)
+    return means
 
 
 def _means(losses: Array, ran: Array, winner: int) -> Array:
@@ -314,12 +316,13 @@ def _basin(lrs: Array, means: Array, margin: float, winner: int) -> float | None
     width = 0.0
     for side in (1, -1):
         logs, over = side * np.log(lrs)[winner::side], means[winner::side] - means[winner] - margin
+        # the mirror image of what is before it, which passes the margin halfway
         over[1:] = np.where(np.isfinite(over[1:]), over[1:], -over[:-1])
         width += float(largest_within(logs, over[None], 0.0, np.zeros(1))[0]) - logs[0]
     return math.exp(width) if math.isfinite(width) else None
 
 
-def _verdict(sizes: Sequence[SizeAtBudget], found: Losses, margin: float) -> tuple[Verdict, str]:
+def _verdict(sizes: Sequence[SizeAtBudget], losses: Losses, margin: float) -> tuple[Verdict, str]:
     edges = [str(size.batch_size) for size in sizes if size.at_grid_edge]
     if edges:
         return (
@@ -328,9 +331,9 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: Losses, margin: float) -> tup
         )
     if len(sizes) < 2:
         return Verdict.TOO_FEW_BATCH_SIZES, "run at least two, a factor of two apart"
-    if not len(found.drawn):
+    if not len(losses.drawn):
         return Verdict.TOO_FEW_SEEDS, "with one seed and fewer than four batch sizes the scatter of losses is unknown"
-    if not found.freedom:
+    if not losses.freedom:
         return Verdict.TOO_FEW_SEEDS, "the noise is read off the scatter about a smooth curve; run two or more seeds"
     if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
         return (

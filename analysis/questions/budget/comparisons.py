@@ -31,9 +31,12 @@ from analysis.estimate.comparison import (
 from analysis.estimate.objective import Losses
 from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.questions.budget.reading import Spent
+from cbs.trial.record import AT_BUDGET
 from cbs.trial.store import finite_or_none
 
 MOST_SEEDS = 1000
+"""Largest number of further seeds that is named: so many are as good as none."""
+
 _STEP = 0.05
 """Spacing in ln B at which curves are compared with their best."""
 
@@ -80,7 +83,7 @@ class Equivalence:
     smallest_worse: int | None = None
 
 
-def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
+def equivalence(losses: Losses, margin: float, confidence: float) -> Equivalence:
     """Compare all batch sizes, in increasing order, with the best of them.
 
     Those whose loss is a bound, because the best learning rate is at the edge of the grid, are left out of the
@@ -88,78 +91,81 @@ def equivalence(found: Losses, margin: float, confidence: float) -> Equivalence:
     is named, and excesses are open above.
 
     Args:
-        found: the losses.
+        losses: the losses at the best learning rates.
         margin: largest excess that counts as equal.
         confidence: two-sided confidence; each kind of error has half of the remaining probability.
     """
-    kept, excesses = np.flatnonzero(~found.edges), [Excess() for _ in found.sizes]
-    bounds = len(kept) < len(found.sizes)
-    if not len(kept):
+    interior, excesses = np.flatnonzero(~losses.edges), [Excess() for _ in losses.sizes]
+    bounds = len(interior) < len(losses.sizes)
+    if not len(interior):
         return Equivalence(excesses=tuple(excesses))
-    here, values = found.sizes[kept], found.values[kept] - found.values[kept].min()
-    if not len(found.drawn):
-        for at, value in zip(kept, values, strict=True):
+    sizes, values = losses.sizes[interior], losses.values[interior] - losses.values[interior].min()
+    if not len(losses.drawn):
+        for at, value in zip(interior, values, strict=True):
             excesses[at] = Excess(float(value))
-        best, within = Quantity(float(here[values.argmin()])), _largest(found, margin, confidence).value
+        best, within = Quantity(float(sizes[values.argmin()])), _largest(losses, margin, confidence).value
         return Equivalence(excesses=tuple(excesses), best=best, largest_within=Quantity(None if bounds else within))
-    told = standings(found.drawn[:, kept], margin, confidence)
-    for index, at in enumerate(kept):
+    told = standings(losses.drawn[:, interior], margin, confidence)
+    for index, at in enumerate(interior):
         standing, more = told.standings[index], None
         if bounds and standing is Standing.EQUAL:
             standing = Standing.UNKNOWN
         elif standing is Standing.UNKNOWN and not bounds:
-            more = _more_seeds(found, told, kept, index, margin, confidence)
+            more = _more_seeds(losses, told, interior, index, margin, confidence)
         ends = float(told.low[index]), None if bounds else float(told.high[index])
         excesses[at] = Excess(float(values[index]), ends, standing=standing, more_seeds=more)
-    perhaps = np.concatenate([here[told.may_be_best], found.sizes[found.edges]])
+    perhaps = np.concatenate([sizes[told.may_be_best], losses.sizes[losses.edges]])
     first, last = float(perhaps.min()), float(perhaps.max())
-    equal = [int(found.sizes[at]) for at in kept if excesses[at].standing is Standing.EQUAL]
-    above = zip(here[told.best + 1 :], told.standings[told.best + 1 :], strict=True)
+    equal = [int(losses.sizes[at]) for at in interior if excesses[at].standing is Standing.EQUAL]
+    above = zip(sizes[told.best + 1 :], told.standings[told.best + 1 :], strict=True)
     worse = [int(size) for size, each in above if each is Standing.WORSE]
     ends_of_best = (
-        first if first > found.sizes.min() or first == 1 else None,
-        last if last < found.sizes.max() else None,
+        # below a batch of one example there is none that may be better
+        first if first > losses.sizes.min() or first == 1 else None,
+        last if last < losses.sizes.max() else None,
     )
     return Equivalence(
         excesses=tuple(excesses),
-        best=Quantity(float(here[told.best]), ends_of_best),
-        largest_within=UNKNOWN if bounds else _largest(found, margin, confidence),
+        best=Quantity(float(sizes[told.best]), ends_of_best),
+        largest_within=UNKNOWN if bounds else _largest(losses, margin, confidence),
         largest_equal=max(equal, default=None),
         smallest_worse=min(worse, default=None),
     )
 
 
-def _largest(found: Losses, margin: float, confidence: float) -> Quantity:
+def _largest(losses: Losses, margin: float, confidence: float) -> Quantity:
     """Return the largest batch size within the margin of the best one that was run.
 
     The least of several noisy losses is too low, and so is a drawn loss where the draw has its least. The best one is
     therefore drawn by its probability, apart from the loss it is given.
     """
-    kept = ~found.edges
-    logs = np.log(found.sizes[kept])
+    interior = ~losses.edges
+    logs = np.log(losses.sizes[interior])
     if len(logs) < 2:
         return UNKNOWN
     places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
-    curves = found.at(places)
-    losses = found.drawn[:, kept] if len(found.drawn) else found.values[None, kept]
-    best_of_another = np.roll(losses.argmin(axis=1), len(losses) // 2)
-    within = largest_within(places, curves, margin, losses[np.arange(len(losses)), best_of_another])
+    curves = losses.at(places)
+    drawn = losses.drawn[:, interior] if len(losses.drawn) else losses.values[None, interior]
+    best_of_another = np.roll(drawn.argmin(axis=1), len(drawn) // 2)
+    within = largest_within(places, curves, margin, drawn[np.arange(len(drawn)), best_of_another])
     tail = 0.5 - confidence / 2
     low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
     value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))
-    return Quantity(value, (math.exp(low) if low < places[-1] else float(found.sizes[~found.edges][-1]), high))
+    return Quantity(value, (math.exp(low) if low < places[-1] else float(losses.sizes[~losses.edges][-1]), high))
 
 
 def _more_seeds(
-    found: Losses, told: Standings, kept: np.ndarray, place: int, margin: float, confidence: float
+    losses: Losses, told: Standings, interior: np.ndarray, index: int, margin: float, confidence: float
 ) -> int | None:
     """Return how many more seeds should move the limit of an excess that is nearer to the margin to it."""
-    pair = kept[[place, told.best]]
-    value = float(np.subtract(*found.values[pair]))
-    half = abs(float(told.high[place] if value < margin else told.low[place]) - value)
-    wanted, have = abs(margin - value), float(found.seeds[kept].min())
-    by_rates = ndtri(0.5 + confidence / 2) * math.hypot(*found.between[pair] / 4)
-    noisy = found.between[pair].max() <= _NOISY * found.deviation * math.sqrt((1 / found.seeds[pair]).sum())
+    pair = interior[[index, told.best]]
+    value = float(np.subtract(*losses.values[pair]))
+    half = abs(float(told.high[index] if value < margin else told.low[index]) - value)
+    wanted, have = abs(margin - value), float(losses.seeds[interior].min())
+    # four standard deviations wide, see :func:`analysis.estimate.objective.draw_losses`
+    by_rates = ndtri(0.5 + confidence / 2) * math.hypot(*losses.between[pair] / 4)
+    noisy = losses.between[pair].max() <= _NOISY * losses.deviation * math.sqrt((1 / losses.seeds[pair]).sum())
+    # what the spacing of learning rates leaves open, seeds do not narrow
     rest = 0.0 if noisy else min(by_rates, half) ** 2
     if not half > wanted > math.sqrt(rest):
         return None
@@ -200,36 +206,39 @@ def pair(names: tuple[str, str], first: Losses, second: Losses, config: Analysis
     second = replace(second, drawn=second.drawn[order], draws=second.draws and second.draws.taken(order))
     both = np.intersect1d(first.sizes[~first.edges], second.sizes[~second.edges])
     one, two = np.searchsorted(first.sizes, both), np.searchsorted(second.sizes, both)
+    # where one of them has no draws, its noise is unknown, and so is that of the difference
     known, at = len(first.drawn) and len(second.drawn), []
     seeds = [each.draws or each.levels for each in (first, second)]
     together = alike(*seeds) * math.sqrt(math.prod(each.shared if each else 0.0 for each in seeds))
     for size, mine, its in zip(both, one, two, strict=True):
-        found = Difference(float(first.values[mine] - second.values[its]))
+        apart = Difference(float(first.values[mine] - second.values[its]))
         if known:
-            of_seeds = math.prod(_share_of_seeds(each, place) for each, place in ((first, mine), (second, its)))
+            of_seeds = math.prod(_share_of_seeds(each, index) for each, index in ((first, mine), (second, its)))
             drawn = first.drawn[:, mine], second.drawn[:, its]
             order = correlated(*drawn, together * math.sqrt(of_seeds), [config.seed, 2, int(size)])
-            found = difference(drawn[0], drawn[1][order], config.confidence)
-        at.append(DifferenceAt(**vars(found), batch_size=int(size)))
+            apart = difference(drawn[0], drawn[1][order], config.confidence)
+        at.append(DifferenceAt(**vars(apart), batch_size=int(size)))
     overtakes, rising = _overtakes(at, first, second, config.confidence) if known else (UNKNOWN, False)
     who = "" if overtakes.value is None else names[1] if rising else names[0]
     return Pair(optimizer=names[0], other=names[1], at=tuple(at), overtakes=overtakes, overtaker=who)
 
 
-def _share_of_seeds(found: Losses, place: int) -> float:
+def _share_of_seeds(losses: Losses, index: int) -> float:
     """Return the share of the variance of a loss that comes from the noise of runs, not from the learning rates."""
-    return min(1.0, found.deviation**2 / found.seeds[place] / max(float(found.drawn[:, place].var()), 1e-300))
+    return min(1.0, losses.deviation**2 / losses.seeds[index] / max(float(losses.drawn[:, index].var()), 1e-300))
 
 
 def _overtakes(at: list[DifferenceAt], first: Losses, second: Losses, confidence: float) -> tuple[Quantity, bool]:
     """Return where the difference passes 0, with its interval, if it differs significantly from 0 on both sides and in
     sign; and whether it rises."""
+    # an open end shows nothing on its side
     told = [each for each in at if (each.interval[0] or -1.0) > 0 or (each.interval[1] or 1.0) < 0]
     signs = np.sign([each.value or 0.0 for each in told])
     changes = np.flatnonzero(np.diff(signs))
     if len(changes) != 1:
         return UNKNOWN, False
     below, above = told[changes[0]], told[changes[0] + 1]
+    # as fine as draws of curves over an octave need; between them the crossing is interpolated
     places = np.linspace(np.log(below.batch_size), np.log(above.batch_size), 64)
     sign = float(signs[changes[0] + 1])
     rows = sign * (first.at(places) - second.at(places))
@@ -263,33 +272,34 @@ class SizeDoubling:
 def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple[SizeDoubling, ...]:
     """Return the cost of going from every batch size to the next one; ``others`` are the same optimizer at other
     budgets, for runs without curves and decaying learning rates."""
-    found = entry.losses
+    losses = entry.losses
     curves = list(entry.curves)
     source = "no curve of the runs goes there"
     if not any(len(examples) > 1 for examples, _ in curves):
-        curves = [_over_budgets(size, [*others, entry]) for size in found.sizes]
+        curves = [_over_budgets(size, [*others, entry]) for size in losses.sizes]
         source = "no smaller budget of these batch sizes goes there: a second one has to be run"
-    made = []
+    costs = []
     for index in range(len(entry.studies) - 1):
         small, large = (entry.studies[index + step].batch_size for step in (0, 1))
-        if found.edges[index : index + 2].any():
-            made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
+        if losses.edges[index : index + 2].any():
+            costs.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
             continue
-        rows = np.concatenate([np.diff(found.values)[[index]], np.diff(found.drawn)[:, index]])
+        rows = np.concatenate([np.diff(losses.values)[[index]], np.diff(losses.drawn)[:, index]])
         logs = np.array([_log_ratio(curves[index], curves[index + 1], entry.budget, worse) for worse in rows])
         ratio = Quantity.open_ended(logs, confidence) if np.isfinite(logs[0]) else UNKNOWN
         data = ratio.mapped(lambda log: float(1 - np.exp(log)), falling=True)
-        made.append(
+        costs.append(
             SizeDoubling(
                 batch_size=small,
                 larger=large,
                 loss=Quantity.of_draws(rows, confidence),
                 data=data,
+                # E'/B steps of the smaller batch over E/B' of the larger one, where E'/E is 1 - data
                 steps=data.mapped(lambda share, sizes=large / small: (1 - share) * sizes, falling=True),
                 remark=source if data.value is None else "",
             )
         )
-    return tuple(made)
+    return tuple(costs)
 
 
 def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:
@@ -307,13 +317,14 @@ def _log_ratio(small: tuple[Array, Array], large: tuple[Array, Array], budget: f
     """Return ln of E'/E at which the losses are alike, along the curve of the smaller batch if the larger one is worse,
     otherwise reversed along that of the larger one; infinite beyond the curves."""
     sign, (examples, losses) = (1.0, small) if worse >= 0 else (-1.0, large)
-    here = examples <= budget * 1.02
+    # whole batches may end a little beyond the budget, by twice what counts as at it
+    here = examples <= budget * (1 + 2 * AT_BUDGET)
     examples, losses = examples[here], losses[here]
     if len(examples) < 2:
         return -sign * np.inf
     at = losses[-1] + abs(worse)
     if at > losses[0]:
         return -sign * np.inf
-    # losses decrease along the curve
+    # losses decrease along the curve, and interp wants what increases
     log = np.interp(-at, -losses, np.log(examples))
     return float(sign * (log - np.log(examples[-1])))

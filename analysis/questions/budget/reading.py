@@ -23,6 +23,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
 _AT_PEAK = 0.999
+"""Share of its peak below which a learning rate has begun to decay; the rounding of a constant one stays above."""
 
 _SHORT = {TrialStatus.REACHED: "it ended at its target", TrialStatus.BUDGET_EXHAUSTED: "it ended sooner"}
 
@@ -58,9 +59,9 @@ class Spent:
     @property
     def trains(self) -> dict[str, Any]:
         """The optimizer, and the settings of the sweep that change what its runs train, but for the budget."""
-        own = {name: str(value) for name, value in settings_of(self.group).items()}
+        settings = {name: str(value) for name, value in settings_of(self.group).items()}
         unlike = (*EXECUTION, "evaluation", "prune_factor", "stops_at_target")
-        alike = {name: own[name] for name in own if name.partition(".")[0] not in unlike}
+        alike = {name: settings[name] for name in settings if name.partition(".")[0] not in unlike}
         return {"": self.group.at_any_budget} | alike
 
 
@@ -83,7 +84,7 @@ def spent(results: Results, at: Sequence[float], config: AnalysisConfig, notes: 
     for one, other in itertools.pairwise(sorted(at)):
         if other < one * (1 + 2 * AT_BUDGET):
             raise ConfigError(f"--at {one:g},{other:g}: these are one budget, as runs meet it by {AT_BUDGET:.0%}")
-    found, reasons = [], []
+    entries, reasons = [], []
     for index, group in enumerate(results.groups):
         rows = results.of_group(index)
         if "imported" in group.manifest and at:
@@ -93,11 +94,11 @@ def spent(results: Results, at: Sequence[float], config: AnalysisConfig, notes: 
             if isinstance(entry, str):
                 reasons.append(f"{group.optimizer}: {entry}")
             else:
-                found.append(entry)
-    if not found:
+                entries.append(entry)
+    if not entries:
         raise ResultsError(f"no run at a budget: {'; '.join(dict.fromkeys(reasons))}")
     notes += dict.fromkeys(reasons)
-    return found
+    return entries
 
 
 def _at_budget(
@@ -182,6 +183,7 @@ def _tuned_curve(results: Results, study: Study, budget: float, sign: float) -> 
 
     Each curve is read as it was run; an average that falls below a later value is replaced by that value.
     """
+    # sixteen points an octave, finer than runs are evaluated; no batch is of interest that costs 63/64 of its data
     grid = np.geomspace(budget / 64, budget, 97)
     best = np.full(len(grid), np.inf)
     for trials in study.trials:
@@ -192,10 +194,11 @@ def _tuned_curve(results: Results, study: Study, budget: float, sign: float) -> 
             known = np.isfinite(values) & (examples > 0)
             if known.sum() > 1 and examples[known][-1] >= budget * (1 - AT_BUDGET):
                 losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
+        # a learning rate of which a run is missing would be judged by its lucky seeds
         if losses and len(losses) == (trials >= 0).sum():
             best = np.minimum(best, np.mean(losses, axis=0))
-    kept = np.isfinite(best)
-    return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
+    measured = np.isfinite(best)
+    return grid[measured], np.maximum.accumulate(best[measured][::-1])[::-1]
 
 
 def _ended(rows: pd.DataFrame) -> pd.Series:
