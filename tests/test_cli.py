@@ -546,7 +546,7 @@ def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, col
 
 @pytest.mark.usefixtures("children_here")
 def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("sweeps.running.prestart.PrestartedRay", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr("sweeps.running.cluster.PrestartedRay", lambda _: contextlib.nullcontext())
     monkeypatch.setattr("sweeps.launching.launch.sweep", lambda *_, **__: pytest.fail("it would have been launched"))
     (tmp_path / "clumsy.py").write_text(
         "from cbs.workloads import build_workload\n"

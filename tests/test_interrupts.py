@@ -199,7 +199,7 @@ def test_what_is_in_time_is_left_alone() -> None:
 
 
 def test_a_sweep_that_runs_out_of_time_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda *_: signal.raise_signal(signal.SIGALRM))
+    monkeypatch.setattr("sweeps.running.tuning.run_search", lambda *_: signal.raise_signal(signal.SIGALRM))
     with (
         pytest.raises(launch.Interrupted, match="to continue: cbs sweep --stop-after 1h"),
         time_limit(3600.0, time.monotonic()),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.questions.one_step.answer import OneStepTest, one_step_test
+from analysis.questions.noise_scale_run.one_step import OneStepTest, one_step_test
 from cbs.errors import ConfigError
 from cbs.one_step_gain import OneStep, one_step
 from cbs.training.loop import TrainingLoop

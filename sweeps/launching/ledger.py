@@ -20,7 +20,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store, find_sweeps, remove
 from cbs.trial.trial_files import read_record
 from sweeps.folder.lock import LOCK, Owner, owner
-from sweeps.outlook.standing import table_lines
+from sweeps.outlook.progress import table_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Ledger:
             seconds since it last touched the folder; ``None`` if it is idle.
         done, planned: numbers of finished and planned trials reported by a running sweep; ``None`` otherwise.
         trials_left, seconds_left: trials and seconds that a running sweep still takes at least; ``None`` if unknown.
-        studies: progress of a running sweep at every batch size, see :func:`sweeps.outlook.standing.rows_of`.
+        studies: progress of a running sweep at every batch size, see :func:`sweeps.outlook.progress.rows_of`.
         running: running trials by id, with ``step``, ``value``, ``host`` and ``silent``, seconds since their last
             heartbeat.
         failed: messages of failed trials, by id.

@@ -13,14 +13,13 @@ from cbs.interrupts import time_limit
 from cbs.trial.config import COMMAND
 from sweeps.folder.lock import check_free
 from sweeps.launching import launch
-from sweeps.launching.policies import Policy
-from sweeps.launching.policies.base import SweepReport, Underway
+from sweeps.launching.policies import Policy, SweepReport, Underway
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
 from sweeps.running.child import Child
+from sweeps.running.cluster import PrestartedRay
 from sweeps.running.patience import patience, timed_apart
-from sweeps.running.prestart import PrestartedRay
 from sweeps.running.resources import Resources
 from sweeps.running.run import Runs, SweepRun
 from sweeps.search.observer import Limits
@@ -195,7 +194,7 @@ def carry_out(
         runs = Runs(_following(policy, plan.sweep, plan.folder, run, limits, told))
         if runs.run is None:
             return runs.outcome
-        from sweeps.running.dispatch import run_all  # imports Ray
+        from sweeps.running.tuning import run_all  # imports Ray
 
         return run_all(runs, resources, ahead)
 

@@ -28,7 +28,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import loop
 from sweeps.launching.policies import Policy
 from sweeps.outlook.progress import Progress
-from sweeps.running import access, prestart
+from sweeps.running import access, cluster
 from sweeps.running.child import Child
 from sweeps.running.resources import Resources
 from sweeps.search.observer import Limits
@@ -150,7 +150,7 @@ def train(
         Store(output or loop.RESULTS).check_writable()
     finished = output is not None and (output / "trials").exists()  # possibly complete, so that Ray is not needed
     early = loop.timed(sweep, policy, resources) and not dry_run and not finished
-    ahead = context.with_resource(prestart.PrestartedRay(resources)) if early else None
+    ahead = context.with_resource(cluster.PrestartedRay(resources)) if early else None
     give_up: Callable[[], float] = (
         (lambda: max(LEAST_TIMING, DRY_RUN_SECONDS - (time.monotonic() - began))) if dry_run else lambda: math.inf
     )

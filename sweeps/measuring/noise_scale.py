@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from analysis.questions.one_step.answer import OneStepTest, one_step_test
+from analysis.questions.noise_scale_run.one_step import OneStepTest, one_step_test
 from cbs.compute import device, seeding
 from cbs.compute.device import pick
 from cbs.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Recipes: a function per file that returns a whole sweep."""
+"""Recipes: functions that return a whole sweep."""
 
 from __future__ import annotations
 

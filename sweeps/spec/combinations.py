@@ -1,7 +1,7 @@
 """What combines with what: one table of what excludes and what needs what, from which every such refusal follows.
 
 Whatever a user asks for has a name, the option that asks for it. A policy has rows of its own, see
-:class:`sweeps.launching.policies.base.Policy`.
+:class:`sweeps.launching.policies.Policy`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cbs.files import refuse_links
 from cbs.trial.record import TrialResult
-from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, curve, outcome, settings
+from sweeps.trackers import TRACKERS, Tracker, curve, outcome, settings
 
 
 @TRACKERS.register("tensorboard")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cbs.errors import needed
 from cbs.trial.record import TrialResult
-from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, called, curve, outcome, settings
+from sweeps.trackers import TRACKERS, Tracker, called, curve, outcome, settings
 
 OFFLINE = "offline"
 

@@ -16,9 +16,9 @@ from cbs.training.parents import KeptCheckpoints
 from cbs.training.run import run_trial
 from sweeps.launching import launch
 from sweeps.measuring import throughput
-from sweeps.running import child, dispatch, patience, prestart
+from sweeps.running import child, cluster, patience, tuning
 from sweeps.running.child import Failed
-from sweeps.running.prestart import PrestartedRay
+from sweeps.running.cluster import PrestartedRay
 from sweeps.running.resources import Resources
 from sweeps.running.run import Runs
 from sweeps.running.trials import checkpoint_of
@@ -29,7 +29,7 @@ from sweeps.spec.spec import Sweep
 def swept(sweep: Sweep, folder: Path, *, resources: Resources | None = None, **named: Any) -> Search:
     """Run a single sweep, and return its search."""
     runs = Runs(launch.sweep(sweep, folder, **named))
-    return dispatch.run_all(runs, resources or Resources())
+    return tuning.run_all(runs, resources or Resources())
 
 
 def one_after_the_other(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | None) -> None:
@@ -50,7 +50,7 @@ def one_after_the_other(runs: Runs[Any], resources: Resources, ahead: Prestarted
 def without_ray() -> Iterator[None]:
     """Sweeps inside the block run without it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "run_search", one_after_the_other)
+        patch.setattr(tuning, "run_search", one_after_the_other)
         yield
 
 
@@ -88,6 +88,6 @@ class ChildHere:
 
 def children_here(patch: pytest.MonkeyPatch) -> None:
     """From here on children are none of their own, and no Ray is started ahead, which takes ten seconds of a core."""
-    patch.setattr(prestart, "PrestartedRay", lambda *_: contextlib.nullcontext())
+    patch.setattr(cluster, "PrestartedRay", lambda *_: contextlib.nullcontext())
     for module in (child, patience, throughput):  # imported before: what is imported while one is patched keeps it
         patch.setattr(module, "Child", ChildHere)

@@ -25,7 +25,7 @@ from sweeps.launching.merge import merge
 from sweeps.launching.policies.branch import Branch
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
-from sweeps.running import dispatch
+from sweeps.running import tuning
 from sweeps.search.observer import Limits
 from sweeps.spec.branches import BranchPlan, branch_plan
 from sweeps.spec.spec import Sweep
@@ -69,7 +69,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         search.next = following
         one_after_the_other(runs, resources, ahead)
 
-    monkeypatch.setattr(dispatch, "run_search", watched)
+    monkeypatch.setattr(tuning, "run_search", watched)
     monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
     return ids
 
@@ -281,7 +281,7 @@ class Killed(Exception):
 @pytest.mark.slow
 def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
     branched(tmp_path / "whole")
-    run, rng = dispatch.run_search, np.random.default_rng(3)
+    run, rng = tuning.run_search, np.random.default_rng(3)
     kills = 0
     for left in rng.integers(0, 6, size=5).tolist():
 
@@ -297,12 +297,12 @@ def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
             runs.run.store.save = saving
             run(runs, *others)
 
-        monkeypatch.setattr(dispatch, "run_search", dying)
+        monkeypatch.setattr(tuning, "run_search", dying)
         try:
             branched(tmp_path / "cut")
         except Killed:
             kills += 1
-    monkeypatch.setattr(dispatch, "run_search", run)
+    monkeypatch.setattr(tuning, "run_search", run)
     branched(tmp_path / "cut")
     assert kills >= 2
     whole, cut = (

@@ -21,7 +21,7 @@ from cbs.trial.target import Target
 from sweeps.folder.manifest import merged_manifest, union
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
-from sweeps.launching.policies.base import SweepReport
+from sweeps.launching.policies import SweepReport
 from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines

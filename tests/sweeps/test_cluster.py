@@ -33,11 +33,10 @@ from cbs.trial.store import Store
 from sweeps.folder.lock import described, lives
 from sweeps.running import access, cluster, scratch, tuning
 from sweeps.running.child import Child
-from sweeps.running.cluster import Engine, EngineLost, connected, output_to_error
-from sweeps.running.dispatch import MAX_ENGINES, run_search
-from sweeps.running.prestart import PrestartedRay
+from sweeps.running.cluster import Engine, EngineLost, PrestartedRay, connected, output_to_error
 from sweeps.running.resources import Resources, check_placement
 from sweeps.running.run import MAX_LOSSES, Runs, SweepRun
+from sweeps.running.tuning import MAX_ENGINES, run_search
 from sweeps.search.search import Search
 from tests.sweeps.simulation import small_sweep
 
@@ -206,9 +205,9 @@ def test_a_ray_that_dies_after_the_last_sweep_is_not_started_again(monkeypatch, 
         watching[0]()
         raise EngineLost("its control service is gone")
 
-    monkeypatch.setattr("sweeps.running.dispatch.connected", lambda *_: contextlib.nullcontext(True))
-    monkeypatch.setattr("sweeps.running.dispatch.watched", watched)
-    monkeypatch.setattr("sweeps.running.dispatch.address", lambda: None)
+    monkeypatch.setattr("sweeps.running.tuning.connected", lambda *_: contextlib.nullcontext(True))
+    monkeypatch.setattr("sweeps.running.tuning.watched", watched)
+    monkeypatch.setattr("sweeps.running.tuning.address", lambda: None)
     monkeypatch.setattr(tuning, "tune_search", idle)
     run_search(runs, Resources(workers=1))
     assert capsys.readouterr().err.startswith("cbs: Ray has died after the last trial; nothing is lost: ")
@@ -229,7 +228,7 @@ def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
         raise EngineLost("its control service is gone")
         yield
 
-    monkeypatch.setattr("sweeps.running.dispatch.connected", lost)
+    monkeypatch.setattr("sweeps.running.tuning.connected", lost)
     run: Any = SimpleNamespace(over=False, note=pytest.fail, search=SimpleNamespace(all_counts=lambda: (0, 0)))
     with pytest.raises(Unfinished, match=r"^Ray has died \(its control service is gone\)$"):
         run_search(SimpleNamespace(run=run), Resources(workers=1, address="10.0.0.1:6379"))

@@ -10,7 +10,7 @@ import pytest
 from cbs.errors import CbsError
 from sweeps.launching import launch, loop
 from sweeps.outlook.cost import Cost
-from sweeps.running import prestart
+from sweeps.running import cluster
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 
@@ -110,7 +110,7 @@ def test_the_first_trial_that_a_dry_run_names_is_the_first_that_runs(
         raise _Begun(config.trial_id)
 
     monkeypatch.setattr(launch, "sweep", begin)
-    monkeypatch.setattr(prestart, "PrestartedRay", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "PrestartedRay", lambda *_: contextlib.nullcontext())
     code, out, err = run(*SWEEP, *words, "--dry-run", "--json", "-o", tmp_path / "there")
     assert code == 0, err
     report = json.loads(out)

@@ -23,7 +23,7 @@ from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.bounds import BOUNDS
-from sweeps.running import access, dispatch
+from sweeps.running import access, tuning
 from sweeps.running.scratch import remove_stale_folders
 from tests import fresh
 from tests.sweeps import faulty
@@ -213,7 +213,7 @@ def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_pa
         runs.run.store.save = saving
         one_after_the_other(runs, *others)
 
-    monkeypatch.setattr(dispatch, "run_search", signalled)
+    monkeypatch.setattr(tuning, "run_search", signalled)
     children_here(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(tmp_path / "interrupted")])
     with pytest.raises(SystemExit) as stop:

@@ -17,7 +17,7 @@ from cbs.trial.store import Store
 from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.launching.launch import output_folder, resolve
 from sweeps.outlook.progress import Progress
-from sweeps.running import dispatch, worker
+from sweeps.running import tuning, worker
 from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
 from sweeps.search.search import Search
@@ -148,7 +148,7 @@ def by_a_worker(runs, *_):
 
 
 def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path, monkeypatch):
-    monkeypatch.setattr(dispatch, "run_search", by_a_worker)
+    monkeypatch.setattr(tuning, "run_search", by_a_worker)
     monkeypatch.setattr(worker, "Child", HereAndNow)
     program = tmp_path / "program.py"
     program.write_text(

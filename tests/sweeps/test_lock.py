@@ -17,7 +17,7 @@ from cbs.trial.store import Store
 from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, check_free, described, owner
 from sweeps.launching import loop
 from sweeps.outlook.cost import Cost
-from sweeps.running import dispatch, tuning
+from sweeps.running import tuning
 from sweeps.running.resources import Resources
 from sweeps.running.run import Runs, SweepRun
 from tests.sweeps.alone import children_here, swept
@@ -161,7 +161,7 @@ def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, mon
         shutil.rmtree(runs.run.store.root)
         runs.run.look_around()
 
-    monkeypatch.setattr(dispatch, "run_search", removed)
+    monkeypatch.setattr(tuning, "run_search", removed)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()
@@ -178,8 +178,8 @@ def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monke
     def no_ray(resources: Resources, *_: object) -> Iterator[bool]:
         yield True
 
-    monkeypatch.setattr(dispatch, "connected", no_ray)
-    monkeypatch.setattr(dispatch, "address", lambda: None)
+    monkeypatch.setattr(tuning, "connected", no_ray)
+    monkeypatch.setattr(tuning, "address", lambda: None)
     monkeypatch.setattr(tuning, "tune_search", last_trial)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")

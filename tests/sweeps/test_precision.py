@@ -205,7 +205,7 @@ def test_no_round_begins_after_the_deadline(tmp_path):
 
 def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     """Those that run end; the next call without a deadline goes on."""
-    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    monkeypatch.setattr("sweeps.running.tuning.run_search", lambda run, _: pytest.fail("Ray would have been started"))
     search = swept(SMALL, tmp_path, limits=Limits(-math.inf))
     assert not search.done
     assert not outcome_report(search, tmp_path)["statuses"]
@@ -245,7 +245,7 @@ def test_examples_are_those_that_were_seen_not_steps_times_the_first_batch_size(
 def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     train = trainer(tmp_path, WORLD.end, most=10)
     ran = sum(trial.final_examples for trial in train(SMALL).trials())
-    monkeypatch.setattr("sweeps.running.dispatch.run_search", lambda run, _: pytest.fail("Ray would have been started"))
+    monkeypatch.setattr("sweeps.running.tuning.run_search", lambda run, _: pytest.fail("Ray would have been started"))
     monkeypatch.setattr(Store, "sound_results", lambda store, note: store.results())  # simulated: without steps
     limits = Limits(examples=ran)
     search = swept(SMALL, tmp_path, limits=limits)

@@ -9,8 +9,7 @@ import ray
 
 from cbs.errors import Unfinished
 from sweeps.running import cluster
-from sweeps.running.cluster import EngineLost, connected
-from sweeps.running.prestart import PrestartedRay
+from sweeps.running.cluster import EngineLost, PrestartedRay, connected
 from sweeps.running.resources import Resources
 from sweeps.running.trainable import Trainable
 

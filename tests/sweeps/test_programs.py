@@ -26,7 +26,7 @@ from sweeps.launching.loop import run_sweep
 from sweeps.launching.policies.branch import Branch
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
-from sweeps.running import dispatch
+from sweeps.running import tuning
 from sweeps.running.run import Runs
 from sweeps.search.observer import Limits
 from sweeps.spec.axes import Axes
@@ -63,7 +63,7 @@ def by_command(runs: Runs[Any], *_: Any) -> None:
 
 
 def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "run_search", by_command)
+    monkeypatch.setattr(tuning, "run_search", by_command)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     for name, value in (("early", 5.0), ("late", 3.0)):
@@ -131,7 +131,7 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
     )  # fmt: skip
     trainer = ExternalTrainer(**UNITS | {"metric": "loss"}, command=command)
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "run_search", by_command)
+        patch.setattr(tuning, "run_search", by_command)
         told = trained_by(trainer, sweep, None, [], (128,))
         run_sweep(told, tmp_path / "command", policy=Branch(error=0, factors="1,2", window="128", checkpoints=given))
     trials = list(Store(tmp_path / "command").results())

@@ -13,8 +13,18 @@ from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
 from sweeps.folder.lock import Lock
 from sweeps.launching.ledger import LINE_SECONDS, SECONDS, ledger, watch
-from sweeps.outlook.progress import WIDE, Progress
-from sweeps.outlook.standing import BAR, HEADING, TimeLeft, bars, rows_of, standing_of, table_lines, time_left
+from sweeps.outlook.progress import (
+    BAR,
+    HEADING,
+    WIDE,
+    Progress,
+    TimeLeft,
+    bars,
+    rows_of,
+    standing_of,
+    table_lines,
+    time_left,
+)
 from sweeps.search.search import Search
 from tests.factories import sweep
 from tests.sweeps.simulation import run_search, small_sweep

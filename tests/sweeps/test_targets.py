@@ -20,7 +20,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
-from sweeps.launching.policies.base import parts
+from sweeps.launching.policies import parts
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.forecast import End, play

@@ -17,8 +17,7 @@ from cbs.trial.store import Store
 from sweeps.launching.tracking import WRITTEN, Tracking
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
-from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, called, curve, outcome, settings
+from sweeps.trackers import TRACKERS, Tracker, called, curve, outcome, settings
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
 from tests.kinds import kinds_of

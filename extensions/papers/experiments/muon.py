@@ -12,7 +12,7 @@ from cbs.trial.target import Target
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Monotone, Near, PaperRecipe, RecipeRun
 from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
-from sweeps.recipes.essential_telescope import essential_telescope
+from sweeps.recipes.text import essential_telescope
 
 if TYPE_CHECKING:
     from analysis.questions.compare.answer import Comparisons, TokenRatio

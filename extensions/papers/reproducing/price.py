@@ -11,7 +11,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from extensions.papers.experiments.base import RecipeRun
-from sweeps.launching.policies.base import parts
+from sweeps.launching.policies import parts
 from sweeps.outlook.price import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.remaining import outlook
 

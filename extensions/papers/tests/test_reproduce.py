@@ -83,7 +83,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Sweep]]:
     list(PAPERS)
     monkeypatch.setattr(PAPERS, "_entries", {**PAPERS._entries, "test-recipe": recipe})
     monkeypatch.setattr(launch, "sweep", train)
-    monkeypatch.setattr("sweeps.launching.policies.base.all_code_changes", lambda store: [])
+    monkeypatch.setattr("sweeps.launching.policies.all_code_changes", lambda store: [])
     return asked
 
 

@@ -21,8 +21,7 @@ from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, SweepReport, Underway
+from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.search.branch_tests import CheckpointTest, TestedCheckpoint

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, SweepReport, Underway, outcome, parts
+from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway, outcome, parts
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 

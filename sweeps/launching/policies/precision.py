@@ -14,8 +14,7 @@ from analysis.formatting import with_interval
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
-from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import SweepReport, Underway
+from sweeps.launching.policies import POLICIES, SweepReport, Underway
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
 from sweeps.search.observer import Limits

@@ -22,7 +22,7 @@ from cbs.errors import ConfigError, ResultsError, reason
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.policies.base import Policy, SweepReport, Underway, outcome, parts
+from sweeps.launching.policies import Policy, SweepReport, Underway, outcome, parts
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import write_reasons
 from sweeps.search.observer import Limits

@@ -19,7 +19,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_value, value_text
 from cbs.training.parents import parent_at
 from sweeps.launching.launch import resolve
-from sweeps.launching.policies.base import Policy, SweepReport, Underway
+from sweeps.launching.policies import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.search.observer import Limits
 from sweeps.spec.overrides import is_setting, override

@@ -18,8 +18,7 @@ from cbs.optimizers.widths import HasWidths
 from cbs.registry.values import parse_batch_sizes
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
-from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, SweepReport, Underway
+from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.search.telescoping import POINTS, Telescoped, Telescoping, check_widths, first_grid
 from sweeps.spec.axes import StudyKey

@@ -1,1 +1,0 @@
-"""What one step saves at its best length, by batch size."""
