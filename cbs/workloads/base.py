@@ -111,8 +111,12 @@ class Workload(Protocol):
 class PredictiveWorkload(Workload, Protocol):
     """A workload whose loss depends on the model only through its outputs, which second-order optimizers need.
 
-    ``example_losses(model, batch)`` equals ``output_losses(outputs(model, batch), batch)``.
+    A class that derives from this one need not define ``example_losses``.
     """
+
+    def example_losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of every example, shape ``[examples]``: ``output_losses(outputs(model, batch), batch)``."""
+        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the outputs of the model for every example, shape ``[examples, ...]``."""

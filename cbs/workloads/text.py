@@ -15,7 +15,7 @@ from cbs.errors import UnknownNameError
 from cbs.registry.values import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import FixedSet, cross_entropy_sample
+from cbs.workloads.base import FixedSet, PredictiveWorkload, cross_entropy_sample
 from cbs.workloads.text_parts import Corpus
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
@@ -113,7 +113,7 @@ def text(
     return TextWorkload(build, shape.context, found, validation_sequences)
 
 
-class TextWorkload:
+class TextWorkload(PredictiveWorkload):
     r"""Next-token prediction on windows of a text.
 
     An example is a window of ``context + 1`` tokens; its loss is the mean cross-entropy, in nats, of its last
@@ -138,8 +138,6 @@ class TextWorkload:
     metric: str = "validation_loss"
     direction: Direction = "below"
     example_unit: str = "sequence"
-    tokens_per_example: int | None
-    data_hash: str | None
 
     def __init__(
         self, model: Callable[[], nn.Module], context: int, corpus: Corpus, validation_sequences: int = 512
@@ -168,10 +166,6 @@ class TextWorkload:
     def training_stream(self, generator: torch.Generator) -> WindowStream:
         """Return a stream of random windows of the training text."""
         return WindowStream(self._training, generator)
-
-    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Return the mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Return next-token logits, shape ``[sequences, context, vocabulary]``."""

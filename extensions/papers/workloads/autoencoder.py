@@ -11,7 +11,7 @@ from cbs.errors import ConfigError
 from cbs.registry.values import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import FixedSet, TrainingStream
+from cbs.workloads.base import FixedSet, PredictiveWorkload, TrainingStream
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source, photo_source
 
 EMBEDDED = ("photo", "glyphs")
@@ -42,7 +42,7 @@ def layers(*widths: int) -> nn.Sequential:
     return nn.Sequential(*made[:-1])
 
 
-class AutoencoderWorkload:
+class AutoencoderWorkload(PredictiveWorkload):
     """An autoencoder, trained on the mean squared error of standardised pixels: predicting their mean gives 1.
 
     The model maps the pixels through a hidden layer to a few numbers, the code, and back in the same way.
@@ -59,7 +59,6 @@ class AutoencoderWorkload:
     direction: Direction = "below"
     example_unit = "image"
     tokens_per_example: int | None = None
-    data_hash: str | None
 
     def __init__(self, source: ImageSource, width: int, code: int, default_target: float = 0.1) -> None:
         self.source = source
@@ -78,10 +77,6 @@ class AutoencoderWorkload:
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
         """Return a stream of random images."""
         return self.source.stream(generator)
-
-    def example_losses(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Return the mean squared error over the pixels of every image, shape ``[images]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: LabelledImages) -> Tensor:
         """Return the reconstructed pixels, shape ``[images, pixels]``."""

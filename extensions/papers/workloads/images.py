@@ -14,7 +14,7 @@ from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry.values import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import FixedSet, TrainingStream, cross_entropy_sample
+from cbs.workloads.base import FixedSet, PredictiveWorkload, TrainingStream, cross_entropy_sample
 from extensions.papers.image_parts.models import build_classifier
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source
 
@@ -23,7 +23,7 @@ ACCURACY_TARGET = 0.95
 LOSS_TARGET_SHARE = 0.1
 
 
-class ImageWorkload:
+class ImageWorkload(PredictiveWorkload):
     """Cross-entropy of a classifier. The metric is the mean loss in nats, or the accuracy, on a fixed set of images.
 
     Args:
@@ -34,7 +34,6 @@ class ImageWorkload:
 
     example_unit = "image"
     tokens_per_example: int | None = None
-    data_hash: str | None
 
     def __init__(self, model: Callable[[], nn.Module], source: ImageSource, metric: str) -> None:
         self.metric = f"validation_{metric}"
@@ -59,10 +58,6 @@ class ImageWorkload:
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
         """Return a stream of random images with replacement, or of endless glyphs."""
         return self.source.stream(generator)
-
-    def example_losses(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Return the cross-entropy of every image in nats, shape ``[images]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: LabelledImages) -> Tensor:
         """Return logits, shape ``[images, classes]``."""

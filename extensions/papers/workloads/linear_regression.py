@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from cbs.registry.values import number, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
+from cbs.workloads.base import PredictiveWorkload
 from cbs.workloads.streams import DrawnExamples
 
 Points = tuple[Tensor, Tensor]
 """Features ``[examples, dimension]`` and responses ``[examples]``."""
 
 
-class LinearRegressionWorkload:
+class LinearRegressionWorkload(PredictiveWorkload):
     """Linear regression with known spectrum, see the module. The metric is the exact excess loss."""
 
     metric = "validation_loss"
@@ -66,10 +67,6 @@ class LinearRegressionWorkload:
         features = normal[:, 1:] * self.spectrum.sqrt()
         # A sum along rows, because the order of additions in a matrix product depends on the shape.
         return features, (features * self.teacher).sum(1) + self.noise * normal[:, 0]
-
-    def example_losses(self, model: nn.Module, batch: Points) -> Tensor:
-        """Return half the squared residuals, shape ``[examples]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: Points) -> Tensor:
         """Return predictions, shape ``[examples, 1]``."""

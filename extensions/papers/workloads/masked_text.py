@@ -14,7 +14,7 @@ from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry.values import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.base import FixedSet, cross_entropy_sample
+from cbs.workloads.base import FixedSet, PredictiveWorkload, cross_entropy_sample
 from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
@@ -29,7 +29,7 @@ MASK_SEED = 2**31 - 1
 """Seed of the masks of the validation set."""
 
 
-class MaskedTextWorkload:
+class MaskedTextWorkload(PredictiveWorkload):
     """Cross-entropy of hidden tokens given those around them.
 
     An example is a window of ``context`` tokens of which 15 % are hidden, at random positions drawn anew each time; its
@@ -53,8 +53,6 @@ class MaskedTextWorkload:
     metric = "validation_loss"
     direction: Direction = "below"
     example_unit = "sequence"
-    tokens_per_example: int | None
-    data_hash: str | None
 
     def __init__(
         self,
@@ -99,10 +97,6 @@ class MaskedTextWorkload:
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
         """Return a stream of random windows with random masks."""
         return self._windows.stream(generator)
-
-    def example_losses(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
-        """Return the mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
         """Return logits of the hidden tokens, shape ``[sequences, hidden, vocabulary]``."""
