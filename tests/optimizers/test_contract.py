@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from cbs.optimizers.base import signature_options
 from cbs.optimizers.contract import CheckedOptimizer
-from cbs.optimizers.muon import Muon
-from cbs.optimizers.normuon import NorMuon
+from cbs.optimizers.muon import Muon, NorMuon
 
 DTYPES = pytest.mark.parametrize(
     ("earlier", "later"), [(torch.float64, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16,) * 2]

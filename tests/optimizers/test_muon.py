@@ -11,8 +11,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
-from cbs.optimizers.muon import Muon
-from cbs.optimizers.normuon import NorMuon
+from cbs.optimizers.muon import Muon, NorMuon
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, GPTShape
 

@@ -14,9 +14,7 @@ from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.hyperball import AdamHyperball, MuonHyperball
 from cbs.optimizers.matching import matched
-from cbs.optimizers.mona import Mona
-from cbs.optimizers.muon import Muon
-from cbs.optimizers.normuon import NorMuon
+from cbs.optimizers.muon import Mona, Muon, NorMuon
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
