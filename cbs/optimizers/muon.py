@@ -1,5 +1,7 @@
-"""Muon on the hidden matrices of a model, AdamW on the rest (Jordan et al. 2024; Liu et al. 2025, arXiv 2502.16982), and
-its kinds NorMuon (Li et al. 2025, arXiv 2510.05491) and MONA (Li et al. 2026, arXiv 2605.26842)."""
+"""Muon on the hidden matrices of a model, AdamW on the rest (Jordan et al. 2024; Liu et al. 2025, arXiv 2502.16982).
+
+Beside it stand NorMuon (Li et al. 2025, arXiv 2510.05491) and MONA (Li et al. 2026, arXiv 2605.26842).
+"""
 
 from __future__ import annotations
 
