@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +19,7 @@ from cbs.workloads.text_parts import Corpus
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
 from cbs.workloads.text_parts.options import find_corpus, llama_shape, mup_base, resized, size_named
-from cbs.workloads.text_parts.tokens import Windows, WindowStream, require_windows
+from cbs.workloads.text_parts.tokens import WindowStream, windows_of
 
 VALIDATION_CHUNK = 128
 """Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the
@@ -29,8 +28,6 @@ cache."""
 VALIDATION_LOGITS = 2**28
 """Largest number of logits per forward pass of the validation, for large vocabularies: 1 GiB in float32."""
 
-BYTE_TARGET = 2.4
-TOKEN_TARGET_SHARE = 0.6
 INITS = ("scaled", "nanogpt")
 
 
@@ -145,18 +142,12 @@ class TextWorkload(PredictiveWorkload):
         self.model = model
         self.corpus = corpus
         self.metric_unit = f"nats/{corpus.unit}"
-        token_target = round(TOKEN_TARGET_SHARE * math.log(corpus.vocab_size), 2)
-        self.default_target = BYTE_TARGET if corpus.unit == "byte" else token_target
+        self.default_target = corpus.first_target
         self.tokens_per_example = context
         self.data_hash = corpus.data_hash
-        unchecked = None if corpus.fully_checked else corpus.vocab_size
-        self._training = Windows(corpus.training, context, corpus.training_source, unchecked)
-        validation = Windows(corpus.validation, context, corpus.validation_source, unchecked)
-        require_windows(self._training, "training", 1)
-        require_windows(validation, "validation", validation_sequences)
-        starts = np.linspace(0, len(validation) - 1, validation_sequences).astype(np.int64)
+        self._training, held_out = windows_of(corpus, context, validation_sequences)
         chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (context * corpus.vocab_size)))
-        self._validation = FixedSet((validation.gather(starts),), chunk)
+        self._validation = FixedSet((held_out,), chunk)
         self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:

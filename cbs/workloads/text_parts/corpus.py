@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,12 @@ class Corpus:
     unit: TokenUnit
     data_hash: str
     fully_checked: bool
+
+    @property
+    def first_target(self) -> float:
+        """The target unless another is given: for bytes a loss that takes more than the byte before them, see
+        :class:`cbs.workloads.text.TextWorkload`; for tokens 0.6 ln V, early in training."""
+        return 2.4 if self.unit == "byte" else round(0.6 * math.log(self.vocab_size), 2)
 
 
 def make_corpus(

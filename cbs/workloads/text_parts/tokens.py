@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cbs.errors import DataError, needed
 from cbs.workloads.streams import RandomIndices
-from cbs.workloads.text_parts.corpus import Tokens, TokenShards, TokenUnit, check_ids
+from cbs.workloads.text_parts.corpus import Corpus, Tokens, TokenShards, TokenUnit, check_ids
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Usual names of the token that ends a document; the first one that a tokenizer knows is used."""
@@ -151,8 +151,21 @@ class WindowStream:
         self._starts.skip(examples)
 
 
-def require_windows(windows: Windows, part: str, wanted: int) -> None:
-    """Raise a :class:`~cbs.errors.DataError` if there are fewer windows than wanted."""
+def windows_of(corpus: Corpus, context: int, held_out: int) -> tuple[Windows, Tensor]:
+    """Return the windows to train on, and those to validate on: the ids of ``held_out`` at evenly spaced starts.
+
+    Raises:
+        DataError: if the training part has no window, or the validation part fewer than ``held_out``.
+    """
+    unchecked = None if corpus.fully_checked else corpus.vocab_size
+    training = Windows(corpus.training, context, corpus.training_source, unchecked)
+    validation = Windows(corpus.validation, context, corpus.validation_source, unchecked)
+    _require(training, "training", 1)
+    _require(validation, "validation", held_out)
+    return training, validation.gather(np.linspace(0, len(validation) - 1, held_out).astype(np.int64))
+
+
+def _require(windows: Windows, part: str, wanted: int) -> None:
     if len(windows) >= wanted:
         return
     advice = "give more data or a smaller context"

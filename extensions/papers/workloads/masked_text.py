@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -19,12 +18,10 @@ from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
 from cbs.workloads.text_parts.options import find_corpus, resized, size_named
-from cbs.workloads.text_parts.tokens import Windows, require_windows
+from cbs.workloads.text_parts.tokens import windows_of
 from extensions.papers.bert import BERT, BERT_SIZES, MaskedTokens, MaskedWindows
 
 INITS = ("scaled", "bert")
-BYTE_TARGET = 2.4
-TOKEN_TARGET_SHARE = 0.6
 MASK_SEED = 2**31 - 1
 """Seed of the masks of the validation set."""
 
@@ -73,22 +70,17 @@ class MaskedTextWorkload(PredictiveWorkload):
         self.vocab_size = max(corpus.vocab_size, self.mask_id + 1)
         self.published_init = published_init
         self.metric_unit = f"nats/{corpus.unit}"
-        token_target = round(TOKEN_TARGET_SHARE * float(np.log(corpus.vocab_size)), 2)
-        self.default_target = BYTE_TARGET if corpus.unit == "byte" else token_target
+        self.default_target = corpus.first_target
         self.tokens_per_example = contexts[0] if len(contexts) == 1 else None
         self.data_hash = corpus.data_hash
         self.validation_examples = validation_sequences * len(contexts)
-        unchecked = None if corpus.fully_checked else corpus.vocab_size
-        training = [Windows(corpus.training, context - 1, corpus.training_source, unchecked) for context in contexts]
+        parts = [windows_of(corpus, context - 1, validation_sequences) for context in contexts]
+        training = [windows for windows, _ in parts]
         self._windows = MaskedWindows(training, contexts, switch, corpus.vocab_size, self.mask_id)
         self._validation = []
-        for context, windows in zip(contexts, training, strict=True):
-            held_out = Windows(corpus.validation, context - 1, corpus.validation_source, unchecked)
-            require_windows(windows, "training", 1)
-            require_windows(held_out, "validation", validation_sequences)
-            starts = np.linspace(0, len(held_out) - 1, validation_sequences).astype(np.int64)
+        for context, (_, ids) in zip(contexts, parts, strict=True):
             uniform = torch.rand(validation_sequences, context, 2, generator=torch.Generator().manual_seed(MASK_SEED))
-            self._validation.append(FixedSet(self._windows.hide(held_out.gather(starts), uniform), chunk=128))
+            self._validation.append(FixedSet(self._windows.hide(ids, uniform), chunk=128))
 
     def build_model(self) -> nn.Module:
         """Return a :class:`~extensions.papers.bert.BERT` drawn from torch's global random state."""
