@@ -38,6 +38,14 @@ class CbsError(Exception):
 
     Attributes:
         exit_code: of the command: 1 if some trials are missing or failed, 2 for wrong input, 130 if interrupted.
+
+    Example:
+        >>> from cbs import CbsError, Target
+        >>> try:
+        ...     Target(metric="validation_loss", value=float("nan"))
+        ... except CbsError as error:
+        ...     print(error.exit_code, error)
+        2 target value must be a finite number, got nan
     """
 
     exit_code = 2

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import cbs
+from cbs import CbsError, Schedule, Store, TrialConfig, TrialResult, report, report_settings
 from cbs.diagnostics import Diagnostic
-from cbs.noise_scale import NoiseScaleMeter
-from cbs.optimizers import MERIT, OptimizerSpec
+from cbs.noise_scale import Estimate, NoiseScaleMeter
+from cbs.optimizers import LARS, MERIT, OptimizerSpec
 from cbs.schedules.batch_size import ClosedLoop, OpenLoop
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import WeightAverage
@@ -54,6 +55,7 @@ def test_examples_run(name: str) -> None:
         OpenLoop,
         ClosedLoop,
         build_schedule,
+        *(CbsError, Schedule, Store, TrialConfig, TrialResult, report, report_settings, Estimate, LARS),
     ],
     ids=lambda entry: entry.__name__,
 )

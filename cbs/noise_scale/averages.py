@@ -33,6 +33,12 @@ class Estimate:
         examples: number of examples behind the means.
         note: a caveat, or why value or interval is missing; mostly empty.
         unit: unit of the value and of the interval.
+
+    Example:
+        >>> print(Estimate(value=47.3, low=41.0, high=55.2, confidence=0.95, signal=0.4, noise=18.9))
+        47.3 [41.0, 55.2] examples
+        >>> print(Estimate(low=41.0, confidence=0.95, signal=-0.1, noise=18.9))
+        above 41.0 examples, with no upper end at this batch size
     """
 
     value: float | None = None

@@ -123,6 +123,12 @@ def optimizer(
         options_of: the class to which a function passes its options on.
         defaults: default values in a sweep that replace those of the signature.
         published: see :class:`OptimizerSpec`.
+
+    Example, a file in ``cbs/optimizers``::
+
+        @optimizer("heavy", lr_grid=(0.1, 0.2), family="first order", geometry="l2", paper="Polyak 1964")
+        def heavy(model: nn.Module, lr: float, *, momentum: float = 0.9) -> torch.optim.Optimizer:
+            return torch.optim.SGD(model.parameters(), lr, momentum)
     """
 
     def decorate(entry: Entry) -> Entry:

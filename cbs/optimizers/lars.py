@@ -57,6 +57,13 @@ class LARS(TrustRatioOptimizer):
 
     Raises:
         ValueError: if a value is invalid.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> weight.grad = torch.tensor([0.0, 2.0])  # the norms are 5 and 2
+        >>> LARS([weight], lr=1.0, momentum=0.0, weight_decay=0.0, trust_coefficient=0.02).step()
+        >>> [round(value, 3) for value in weight.tolist()]  # 0.02 x 5 / 2 x 2 less
+        [3.0, 3.9]
     """
 
     state_names = ("momentum_buffer",)

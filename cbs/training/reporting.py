@@ -37,6 +37,8 @@ def report(step: int, examples: int, loss: float, **metrics: float) -> None:
             if step % 10 == 0:
                 report(step, step * batch_size, validate(model))
 
+    >>> report(10, 320, 2.41, accuracy=0.4)  # outside a sweep a script runs as ever
+
     Args:
         step: optimizer updates so far, 0 before the first.
         examples: examples seen so far, over all ranks. The sweep refuses a run whose examples are not ``step`` times
@@ -63,6 +65,12 @@ def report_settings(
     averaging: str | None = None,
 ) -> None:
     """Report settings of this run that the sweep cannot know; those that are left out stay unknown and are not used.
+
+        >>> report_settings(warmup_steps=100, schedule="cosine", clip_norm=1.0)
+        >>> report_settings(warmup_steps=-1)
+        Traceback (most recent call last):
+            ...
+        cbs.errors.ConfigError: warmup_steps must be a whole number of at least 0, got -1
 
     Like :func:`report` this does nothing outside a sweep. The last call counts.
 

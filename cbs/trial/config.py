@@ -67,6 +67,12 @@ class Schedule:
         decay_examples: examples after which the decay is complete; required by schedules that decay.
         final_fraction: learning rate at the end of the decay, as a fraction of the peak.
         options: options that only this schedule has, such as the power of a polynomial; only JSON values.
+
+    Example:
+        >>> from cbs.schedules.learning_rate import build_schedule
+        >>> multiplier = build_schedule(Schedule(name="linear", warmup_examples=640, decay_examples=6400))
+        >>> [multiplier(examples) for examples in (320, 640, 3520, 6400)]
+        [0.5, 1.0, 0.5, 0.0]
     """
 
     name: str = "constant"
@@ -170,6 +176,14 @@ class TrialConfig:
             at step 0.
         unknown: settings among :data:`OF_TRAINER` that were not reported. They are stored as :data:`UNKNOWN`, and the
             values of these fields mean nothing.
+
+    Example:
+        >>> config = TrialConfig(
+        ...     workload=Choice(name="text"), optimizer=Choice(name="adamw"), lr=0.004, batch_size=32, seed=0,
+        ...     target=Target(metric="validation_loss", value=2.6), max_steps=1000,
+        ... )
+        >>> config.max_examples, config.trial_id == dataclasses.replace(config, seed=1).trial_id
+        (32000, False)
     """
 
     workload: Choice

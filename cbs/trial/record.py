@@ -140,6 +140,17 @@ class TrialResult:
         decided: options that the optimizer chose itself (``auto``), with the values it chose.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one
             configuration.
+
+    Example:
+        >>> from cbs import Choice
+        >>> config = TrialConfig(workload=Choice(name="text"), optimizer=Choice(name="adamw"), lr=0.004, batch_size=32,
+        ...                      seed=0, target=Target(metric="validation_loss", value=2.0), max_steps=400)
+        >>> rows = [Measurement(step=step, examples=32 * step, value=value, train_loss=value, lr=0.004)
+        ...         for step, value in ((0, 5.6), (100, 3.0), (400, 1.0))]
+        >>> result = TrialResult(config=config, status=TrialStatus.REACHED, steps_to_target=200.0, evaluations=rows,
+        ...                      steps={}, workload=None)
+        >>> result.examples_to_target, round(result.steps_to(config.target))
+        (6400.0, 200)
     """
 
     config: TrialConfig

@@ -59,6 +59,11 @@ class Store:
 
     Args:
         root: the folder; created by the first write.
+
+    Example:
+        >>> store = Store("results/quick")
+        >>> {result.config.batch_size: result.steps_to_target for result in store.results()}  # nothing has run there
+        {}
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:

@@ -37,6 +37,12 @@ def analyze(
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
+
+    Example, with the results of ``cbs sweep -o results/quick``::
+
+        analysis = analyze("results/quick", targets=[2.7])
+        print(analysis)  # the table, as on a terminal
+        analysis.answers[0].critical_batch_size, analysis.answers[0].verdict
     """
     results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
