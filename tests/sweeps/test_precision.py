@@ -218,6 +218,12 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     assert run.over
 
 
+def test_a_sweep_whose_batch_grows_is_judged_next(tmp_path):
+    grows = SMALL.replace(batch_schedules=(parse_choice("constant"), parse_choice("late_switch(to=64)")))
+    for planned, question in ((SMALL, "analyze"), (grows, "schedule judge")):
+        assert outcome_lines(outcome_report(Search(planned, []), tmp_path))[-1] == f"next: cbs {question} {tmp_path}"
+
+
 def test_examples_are_counted_over_all_parts_and_no_round_begins_once_they_are_spent(whole, tmp_path):
     done, _, _ = whole
     first, second = (entry["examples"] for entry in done.rounds[:2])

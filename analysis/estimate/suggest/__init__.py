@@ -21,7 +21,7 @@ from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Verdict
 from analysis.estimate.result import Answer
-from analysis.estimate.studies import NOT_RUN, Study, easier_or_equal
+from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.design import GOAL, MOST, Cell, Design
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.json_values import shown
@@ -158,18 +158,6 @@ def suggest(
         cost=sum(lacking[cell] * known.examples(cell[0]) for cell in missing),
         command=" && ".join(filter(None, commands)),
     )
-
-
-def at_harder_target(answer: Answer) -> str:
-    """Return the command of a sweep at the target of ``answer``, where that is harder than the one at which trials
-    stopped and no batch size reached it; empty otherwise, or if the sweep was not run by ``cbs sweep``."""
-    group, target, studies = answer.group, answer.target, answer.studies
-    harder = group.stops_at_target and not group.beside and not easier_or_equal(target, group.target)
-    if answer.verdict is not Verdict.NOT_REACHED or not harder:
-        return ""
-    sizes = sorted({study.batch_size for study in studies})
-    seeds = sorted({int(seed) for study in studies for seed in study.seeds})
-    return adding(group.manifest, group.folder, group.choice, sizes, seeds, None, target=target)
 
 
 def with_more(seeds: Sequence[int], least: int, allowed: Sequence[int] | None = None) -> tuple[int, ...]:

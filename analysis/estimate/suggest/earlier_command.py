@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import easier_or_equal
 from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.trial.target import Target
@@ -76,6 +79,18 @@ def adding(
         at = "" if target is None else f"-at-{target.value:g}"
         folder = folder.with_name(f"{folder.name}{at}{'-short-warmup' if changed else ''}")
     return shlex.join([*words, "--output", str(folder)])
+
+
+def at_harder_target(answer: Answer) -> str:
+    """Return the command of a sweep at the target of ``answer``, where that is harder than the one at which trials
+    stopped and no batch size reached it; empty otherwise, or if the sweep was not run by ``cbs sweep``."""
+    group, target = answer.group, answer.target
+    harder = group.stops_at_target and not group.beside and not easier_or_equal(target, group.target)
+    if answer.verdict is not Verdict.NOT_REACHED or not harder:
+        return ""
+    sizes = sorted({study.batch_size for study in answer.studies})
+    seeds = sorted({int(seed) for study in answer.studies for seed in study.seeds})
+    return adding(group.manifest, group.folder, group.choice, sizes, seeds, None, target=target)
 
 
 def _width(manifest: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
-from analysis.estimate.suggest import at_harder_target
+from analysis.estimate.suggest.earlier_command import at_harder_target
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.findings import Analysis
