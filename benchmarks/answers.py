@@ -54,13 +54,14 @@ from benchmarks.world_curves import (
 )
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialResult
+from cbs.trial.record import Measurement, TrialResult
 from cbs.trial.target import Target
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.forecast import ended as finished
 from sweeps.search.observer import Limits
+from sweeps.search.pruning import TRIED, out_of_reach
 from sweeps.search.search import Search
 from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
@@ -83,7 +84,7 @@ SHARED = 0.8
 """What learning rates of a batch size and seed share, in deviations of one run."""
 COMMON = 0.6
 """Share of the variance of a run that all runs of its seed have in common, in every second sweep."""
-MIN_STEPS = 200.0
+MIN_STEPS, SLOWS = 200.0, 0.6
 TARGET = Target(metric="validation_loss", value=1.0)
 
 
@@ -153,7 +154,8 @@ class World:
         draw = self.noise * (math.sqrt(common) * level + math.sqrt(1 - common) * apart)
         wanted = self.steps(config.batch_size) * math.exp(PENALTY * gap**2 + draw)
         if wanted > config.max_steps:
-            return End(config.max_steps, reached=False, distance=1.0 - config.max_steps / wanted)
+            steps = config.max_steps * (TRIED if out_of_reach(config, _line(config, wanted)) else 1.0)
+            return End(steps, reached=False, distance=1.0 - (steps / wanted) ** SLOWS)
         return End(wanted)
 
     def sweep(self, batch_sizes: Sequence[int] = EIGHT) -> Sweep:
@@ -164,6 +166,22 @@ class World:
             max_steps=round(10 * MIN_STEPS),
             max_examples=round(10 * MIN_STEPS * self.truth),
         )
+
+
+def _line(config: TrialConfig, wanted: float) -> list[Measurement]:
+    """Return the evaluations up to the step at which a run may be given up, of one that needs so many steps; it slows
+    down as runs of a fortieth of the best learning rate do on the embedded text."""
+    last = math.ceil(TRIED * config.max_steps)
+    return [
+        Measurement(
+            step=step,
+            examples=step * config.batch_size,
+            value=2 - (step / wanted) ** SLOWS,
+            train_loss=0.0,
+            lr=config.lr,
+        )
+        for step in (0, last // 2, last)
+    ]
 
 
 def answer_of(

@@ -21,7 +21,7 @@ from cbs.workloads import Workload
 from cbs.workloads.noisy_quadratic import NoiseStream, NoisyQuadraticWorkload
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
-from sweeps.search.pruning import beyond
+from sweeps.search.pruning import stops
 from sweeps.search.search import Search
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
@@ -56,7 +56,9 @@ def train(sweep: Sweep, store: Store, workload: Workload) -> int:
         result = run_trial(
             config,
             workload=workload,
-            monitor=lambda latest, best=best: beyond(latest.step, best, sweep.prune_factor),  # type: ignore[misc]
+            monitor=lambda rows, config=config, best=best: stops(  # type: ignore[misc]
+                config, rows, best, sweep.prune_factor
+            ),
         )
         store.save(result)
         search.add(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from cbs.training.parents import KeptCheckpoints
 from cbs.training.ranks import ALONE, Ranks
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
-from cbs.trial.ending import Monitor
+from cbs.trial.ending import Ending, Monitor
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.workloads import Workload, build_workload
 
@@ -95,9 +95,10 @@ def run_trial(
     if alive is not None:
         loop.alive = alive
 
-    def judged(latest: Measurement) -> bool:
-        stops = ranks.first and monitor is not None and monitor(latest)
-        return bool(ranks.agreed(stops, device))
+    def judged(rows: Sequence[Measurement]) -> Ending | None:
+        ending = monitor(rows) if ranks.first and monitor is not None else None
+        # the other ranks learn that it ends; how is known to the first, which stores the result
+        return (ending or (TrialStatus.PRUNED, "")) if ranks.agreed(ending is not None, device) else None
 
     with seeding.seeded(config.seed, ranks.purpose("training")):
         if config.parent is not None:

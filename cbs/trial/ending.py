@@ -9,11 +9,12 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.target import Target
 
-Monitor = Callable[[Measurement], bool]
-"""Function called after every evaluation that did not reach the target; returns True to prune the trial."""
-
 Ending = tuple[TrialStatus, str]
 """The status with which a trial ended, and a one-line explanation."""
+
+Monitor = Callable[[Sequence[Measurement]], Ending | None]
+"""Function called with the evaluations so far after every one that did not reach the target; returns how the trial is
+to end there, or ``None``."""
 
 
 def value_of(config: TrialConfig, target: Target, row: Measurement) -> float:
@@ -53,13 +54,13 @@ def ended(config: TrialConfig, rows: Sequence[Measurement], monitor: Monitor | N
             before the first step. Without it, where that evaluation passed the target, or where the trial starts from a
             checkpoint, which may be near the target, a trial counts as diverged only if the metric is not finite. With
             a single target, the first and the last evaluation are enough.
-        monitor: function that may prune the trial.
+        monitor: function that may end the trial.
     """
     target, start, latest = config.target, rows[0], rows[-1]
     if reached(config, rows if config.further_targets else rows[-1:]):
         return TrialStatus.REACHED, ""
-    if monitor is not None and monitor(latest):
-        return TrialStatus.PRUNED, f"stopped at step {latest.step}: another learning rate needs fewer steps"
+    if monitor is not None and (ending := monitor(rows)) is not None:
+        return ending
     away = target.distance(start.value)
     limit = config.divergence_factor * away if start.step == 0 and away > 0 and config.parent is None else math.inf
     if not (math.isfinite(latest.value) and target.distance(latest.value) <= limit):

@@ -52,7 +52,7 @@ def run_command(
         nodes: number of nodes on which it is started; this is the first, see :func:`call_nodes`.
         meeting: ``name@host`` of these nodes.
         threads: number of cores of the trial, which programs take from ``OMP_NUM_THREADS``.
-        monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
+        monitor: see :data:`cbs.trial.ending.Monitor`; called with the first and the latest evaluation.
         alive: called with the latest step whenever the program has written anything.
 
     Returns:

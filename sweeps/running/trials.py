@@ -6,6 +6,7 @@ import functools
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cbs.training.ranks import joined
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import COMMAND, TrialConfig
+from cbs.trial.ending import Ending
 from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -28,7 +30,7 @@ from sweeps.external.run import join_nodes
 from sweeps.folder.bounds import TrialBound
 from sweeps.running.child import Channel
 from sweeps.running.worker import Place, Setup, keep_freed_memory
-from sweeps.search.pruning import beyond
+from sweeps.search.pruning import stops
 from sweeps.spec.workload import built
 
 REPORT_SECONDS = 0.5
@@ -63,7 +65,7 @@ def run(
     channel.say({"step": None})
     _prepare(setup)
     config = TrialConfig.from_dict(trial)
-    watch = Watch(channel, TrialBound(setup.store, config.trial_id, best_steps), setup.prune_factor)
+    watch = Watch(config, channel, TrialBound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     if place.rank and setup.nodes > 1:
         folder = store.root / "runs" / config.trial_id
@@ -95,10 +97,10 @@ def run(
 
 
 class Watch:
-    """Sends heartbeats of a trial, and prunes it beyond its bound."""
+    """Sends heartbeats of a trial, and ends it where it can no longer win."""
 
-    def __init__(self, channel: Channel, bound: TrialBound, prune_factor: float | None) -> None:
-        self._channel, self._bound, self._prune_factor = channel, bound, prune_factor
+    def __init__(self, config: TrialConfig, channel: Channel, bound: TrialBound, prune_factor: float | None) -> None:
+        self._config, self._channel, self._bound, self._prune_factor = config, channel, bound, prune_factor
         self._value: float | None = None
         self._said = -REPORT_SECONDS
 
@@ -109,10 +111,10 @@ class Watch:
             self._said = now
             self._channel.say({"step": step, "value": self._value, "time": time.time()})
 
-    def monitor(self, latest: Measurement) -> bool:
-        """Return whether the trial is beyond its pruning bound."""
-        self._value = latest.value
-        return beyond(latest.step, self._bound.steps, self._prune_factor)
+    def monitor(self, rows: Sequence[Measurement]) -> Ending | None:
+        """Return how the trial ends if it is beyond its pruning bound, or will not reach its target."""
+        self._value = rows[-1].value
+        return stops(self._config, rows, self._bound.steps, self._prune_factor)
 
 
 def _result(

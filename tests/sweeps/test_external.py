@@ -344,7 +344,12 @@ def test_a_budget_and_a_monitor_end_it(run: Any) -> None:
     exhausted = run(long, max_steps=35)
     assert (exhausted.status, exhausted.final_step) == (TrialStatus.BUDGET_EXHAUSTED, 40)
     asked: list[int] = []
-    pruned = run(long, monitor=lambda latest: asked.append(latest.step) or latest.step >= 50)
+
+    def monitor(rows: Any) -> Any:
+        asked.append(rows[-1].step)
+        return (TrialStatus.PRUNED, "") if rows[-1].step >= 50 else None
+
+    pruned = run(long, monitor=monitor)
     assert pruned.status is TrialStatus.PRUNED
     assert asked == sorted(set(asked))
     assert pruned.final_step == asked[-1] >= 50

@@ -368,10 +368,9 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
         part = with_flags(sweep(WORLD), **{name: given[name] for name in names})
         search = Search(part, [result for result in store.results() if result.status.final])
         planned |= {(config.batch_size, config.seed) for config in search.waiting()}
-        planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds)) - {
-            (size, seed) for _, size, seed in cells(tmp_path)
-        }
-    assert planned == set(found.missing)
+        planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds))
+    # more seeds may call for another learning rate of a seed that has run; which, only the search knows
+    assert planned - {(size, seed) for _, size, seed in cells(tmp_path)} == set(found.missing)
 
 
 def test_budgets_find_their_batch_sizes_too(tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
 """When a trial is pruned, and the bounds that trials tell each other."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.trial.config import Choice, TrialConfig
-from cbs.trial.record import TrialStatus
+from cbs.trial.config import COMMAND, Choice, Schedule, TrialConfig
+from cbs.trial.parent import Parent
+from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.store import Store
+from cbs.trial.target import Target
 from sweeps.folder import bounds
 from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
 from sweeps.search.forecast import End, ended
-from sweeps.search.pruning import beyond, settle
+from sweeps.search.pruning import NEAR, TRIED, beyond, out_of_reach, settle, stops
 from sweeps.search.search import Search
 from sweeps.spec.axes import Cell
 from tests.sweeps.simulation import simulate, small_sweep
@@ -55,6 +58,74 @@ def test_settling_twice_changes_nothing_and_keeps_the_curve():
     once = settled(results)
     assert settle(once, 1.3) == []
     assert [r.evaluations for r in once] == [r.evaluations for r in results]
+
+
+BUDGET = replace(small_sweep().trial_at(CELL, 4e-3), max_steps=1000)
+
+
+def curve(wanted, last, power=1.0, config=BUDGET):
+    """Evaluations up to step ``last`` of a run whose distance to the target falls to 0 in ``wanted`` steps."""
+    sign = 1.0 if config.target.direction == "below" else -1.0
+    return [
+        Measurement(
+            step=step,
+            examples=step * config.batch_size,
+            value=config.target.value + sign * (1 - (step / wanted) ** power),
+            train_loss=0.0,
+            lr=0.1,
+        )
+        for step in (0, *(round(last / 1.25**k) for k in range(9, -1, -1)))
+    ]
+
+
+def given_up(config, wanted, power=1.0):
+    """First of all steps at which a run is given up; ``None`` for one that is not."""
+    steps = range(10, min(config.max_steps, math.ceil(wanted)))
+    return next((step for step in steps if out_of_reach(config, curve(wanted, step, power, config))), None)
+
+
+def test_a_run_far_out_of_reach_ends_at_a_share_of_its_budget():
+    step = given_up(BUDGET, 50_000)
+    assert step == TRIED * 1000
+    status, message = stops(BUDGET, curve(50_000, step), None, 1.3)
+    assert status is TrialStatus.BUDGET_EXHAUSTED
+    assert message.startswith(f"stopped at step 250: {BUDGET.target} is out of reach of a budget of 1000 steps")
+    assert stops(BUDGET, curve(50_000, step), None, None) is None
+    assert stops(BUDGET, curve(50_000, step), 100.0, 1.3)[0] is TrialStatus.PRUNED
+
+
+@given(st.floats(20, 1000), st.floats(0.1, 1.0))
+def test_a_run_that_slows_down_and_gets_there_is_never_given_up(wanted, power):
+    assert given_up(BUDGET, wanted, power) is None
+
+
+def test_a_run_that_comes_near_is_not_given_up_whatever_the_last_evaluations_say():
+    for share, ends in ((1.01 * NEAR, True), (0.99 * NEAR, False)):
+        flat = [replace(row, value=BUDGET.target.value + share) for row in curve(1000, 900)[1:]]
+        assert out_of_reach(BUDGET, [curve(1000, 900)[0], *flat]) is ends
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": Schedule(name="cosine", decay_examples=10**6)},
+        {"schedule": Schedule(warmup_examples=600 * BUDGET.batch_size)},
+        {"stops_at_target": False},
+        {"workload": Choice(name=COMMAND)},
+        {"parent": Parent(source="x.pt", examples=64, digest="0" * 16)},
+    ],
+)
+def test_what_may_begin_to_fall_at_any_time_is_not_given_up(changes):
+    assert out_of_reach(BUDGET, curve(1e6, 999))
+    assert not out_of_reach(replace(BUDGET, **changes), curve(1e6, 999))
+
+
+def test_it_is_asked_whether_all_targets_are_out_of_reach():
+    two = replace(BUDGET, further_targets=(Target(metric="other_accuracy", value=1.0, direction="above"),))
+    rows = curve(1e6, 999)
+    for wanted, ends in ((1e6, True), (1000.0, False)):
+        others = [replace(row, others={"other_accuracy": row.step / wanted}) for row in rows]
+        assert out_of_reach(two, others) is ends
 
 
 def test_the_best_trial_is_never_pruned():

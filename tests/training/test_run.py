@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cbs.errors import ConfigError
 from cbs.training.noise_scale import L2_COLUMNS, PERIOD, ProbeOptions
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.ending import Ending
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
@@ -295,12 +297,12 @@ def test_a_metric_that_refuses_weights_that_are_not_finite_is_divergence(monkeyp
 def test_pruned_by_the_monitor() -> None:
     seen: list[Measurement] = []
 
-    def monitor(latest: Measurement) -> bool:
-        seen.append(latest)
-        return latest.step >= 10
+    def monitor(rows: Sequence[Measurement]) -> Ending | None:
+        seen.append(rows[-1])
+        return (TrialStatus.PRUNED, "slower") if rows[-1].step >= 10 else None
 
     result = run_trial(CONFIG, monitor=monitor)
-    assert result.status is TrialStatus.PRUNED
+    assert (result.status, result.message) == (TrialStatus.PRUNED, "slower")
     assert result.steps_to_target is None
     assert seen == result.evaluations[1:]
     assert 10 <= result.final_step == seen[-1].step

@@ -207,8 +207,9 @@ def test_a_trial_that_goes_on_has_not_forgotten_it(tmp_path: Any) -> None:
     workload = Images(lambda: nn.BatchNorm2d(4))
     whole = train(workload, "auto")
     checkpoint = Checkpoint(tmp_path / "state.pt", seconds=0)
-    stops = iter([False, True])
-    run_trial(whole.config, workload=workload, checkpoint=checkpoint, monitor=lambda _: next(stops, True))
+    ends = (TrialStatus.PRUNED, "")
+    stops = iter([None, ends])
+    run_trial(whole.config, workload=workload, checkpoint=checkpoint, monitor=lambda _: next(stops, ends))
     resumed = run_trial(whole.config, workload=workload, checkpoint=checkpoint)
     assert [row.value for row in resumed.evaluations] == [row.value for row in whole.evaluations]
     assert resumed.message == whole.message

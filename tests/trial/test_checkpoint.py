@@ -33,10 +33,9 @@ class Killed(Exception):
 
 
 def killed_at(step: int):
-    def monitor(latest):
-        if latest.step >= step:
+    def monitor(rows):
+        if rows[-1].step >= step:
             raise Killed
-        return False
 
     return monitor
 
@@ -177,7 +176,7 @@ def test_it_goes_on_from_the_checkpoint_and_not_from_the_start(tmp_path):
     run_trial(
         trial,
         checkpoint=Checkpoint(tmp_path / "trial.pt", seconds=0.0),
-        monitor=lambda latest: seen.append(latest.step) or False,
+        monitor=lambda rows: seen.append(rows[-1].step),
     )
     assert seen
     assert min(seen) > 1

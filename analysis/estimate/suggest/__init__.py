@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
-from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
@@ -50,7 +49,8 @@ BEYOND = 0.5
 """Probability above which seeds at the measured batch sizes do not help."""
 
 APART = 4
-"""Ratio of the batch sizes with which it is looked for."""
+"""Ratio of the batch sizes with which it is looked for; half of it where it lies no farther away, as larger ones are
+dear."""
 
 FEWEST_STEPS = 10.0
 """If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
@@ -285,8 +285,8 @@ class Known:
         ]
         if not any(sizes for sizes, *_ in asked):
             few = have < min(FEWEST_SEEDS, len(self.seeds_up_to(FEWEST_SEEDS)))  # where there may be more of them
-            near, why = self.near() if few else [], "with one, the noise between seeds is hardly known"
-            asked.append((near, self.seeds_up_to(wanted), f"{wanted} seeds: {why}"))
+            why = f"{wanted} seeds: with one, the noise between seeds is hardly known"
+            asked.append((self.near() if few else [], self.seeds_up_to(wanted), why))
         parts = [(tuple(sizes), seeds) for sizes, seeds, _ in asked if sizes]
         return (parts, tuple(reason for sizes, _, reason in asked if sizes)) if parts else None
 
@@ -299,17 +299,18 @@ class Known:
         return sorted(size for size, _ in cells[:SEVERAL])
 
     def sides(self, least_chance: float) -> tuple[list[int], list[int]]:
-        """Return a batch size to add below or above the existing ones, on the side where the least product more
-        probably lies; none once it probably lies between them, one on each side of a single one.
+        """Return a batch size to add below or above the existing ones, where the least product more probably lies; none
+        once it probably lies between them, one on each side of a single one.
 
-        None above batch sizes that were run and did not reach the target, or that reach it in fewer than
-        :data:`FEWEST_STEPS`; below one that could not be run, as for lack of memory, one in between.
+        None above batch sizes that did not reach the target, or reach it in fewer than :data:`FEWEST_STEPS`; below one
+        that could not be run, as for lack of memory, one in between.
         """
         first, last = (self.answer.points[end] for end in (0, -1))
         below, above = self._beyond()
         short = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
         smaller = [max(1, first.batch_size // APART)] if first.reached and first.batch_size > 1 else []
-        larger = [APART * last.batch_size] if last.reached and not short else []
+        ratio = APART if self.design is None or self.design.above(APART / 2 * last.batch_size) > BEYOND else APART // 2
+        larger = [ratio * last.batch_size] if last.reached and not short else []
         missed = [study for study in self.answer.studies if study.batch_size > self.reached[-1]]
         if missed and np.isin(missed[0].status, NOT_RUN).all():
             larger = _middles([self.reached[-1], missed[0].batch_size], _WIDE_GAP)
@@ -317,9 +318,8 @@ class Known:
             noise = self.answer.noise_scale.value  # of the order of the critical batch size
             if noise is None:
                 return smaller, larger
-            if larger and noise > APART**2 * last.batch_size:
-                larger = [APART**2 * last.batch_size]
-            return (smaller, []) if noise < first.batch_size else ([], larger)
+            far = bool(larger) and noise > APART**2 * last.batch_size
+            return (smaller, []) if noise < first.batch_size else ([], [APART**2 * last.batch_size] if far else larger)
         if max(below, above) <= least_chance:
             return [], []
         return (smaller, []) if below > above else ([], larger)
@@ -329,8 +329,8 @@ class Known:
         that reached the target."""
         if self.design is None:
             return 1.0, 1.0
-        place, sizes = least_place(self.design.draws), self.design.draws.batch_sizes
-        return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
+        sizes = self.design.draws.batch_sizes
+        return 1.0 - self.design.above(sizes[0]), self.design.above(sizes[-1])
 
     def most_for_its_cost(self) -> Wanted | None:
         """Return the runs that narrow the interval most per example, at present and at new batch sizes; ``None`` if the
