@@ -59,6 +59,11 @@ def test_olmo_saves_40_percent_of_the_steps_and_43_with_the_anneal() -> None:
         assert saved(built("stages", run, **table), 1024, run.examples) == pytest.approx(share, abs=0.0005)
 
 
+def test_a_stage_in_tokens_begins_with_the_first_whole_example_at_or_after_its_start() -> None:
+    schedule = built("stages", run_of(8, 1000, tokens=8), table="0:8 100:16 328:32", unit="tokens")
+    assert schedule.starts == (0, 13, 41)  # 100 / 8 is 12.5, 328 / 8 is 41
+
+
 def test_nanochats_quarter_and_half_batches_cost_16_percent() -> None:
     # karpathy/nanochat#851: a quarter of the batch for 3 % of the tokens, half of it for 7 %
     examples = 10_000_000
