@@ -153,7 +153,7 @@ class AnswerWriter:
             from analysis.present.figures import UNASKED, parts
 
             if (count := sum(not part.whole for part in parts(result))) > UNASKED:
-                console().print(f"of {count} groups of curves {UNASKED} are drawn; --figures default draws all")
+                console().print(f"of {count} groups of curves the first is drawn; --figures default draws all")
 
 
 def answer_with(

@@ -97,19 +97,25 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
     several = np.bincount(seed).max(initial=1) > 1
     pairs = [(share, length) for share in SHARES for length in LENGTHS] if freedom and several else []
     shares, lengths = np.array([(0.0, 1.0), *pairs]).T
-    same = seed[:, None] == seed
-    alike = {length: same * matern(log_sizes[place], length) / 2 for length in {*lengths.tolist()}}
-    together = shares[:, None, None] * np.array([alike[length] for length in lengths.tolist()])
-    correlation = together + (1 - shares)[:, None, None] * np.eye(len(cells))
-    root = np.linalg.inv(np.linalg.cholesky(correlation))
     means = np.eye(count)[place]
-    both = root @ np.column_stack([means, cells])
+    both, root_logs = np.empty((len(shares), len(cells), count + 1)), np.zeros(len(shares))
+    weights = np.empty((len(shares), count, len(cells)))
+    roots: dict[bytes, Array] = {}  # seeds are independent: each is a block of its own, often one of few kinds
+    for own in (np.flatnonzero(seed == label) for label in np.unique(seed)):
+        kind = place[own].tobytes()
+        if kind not in roots:
+            alike = np.array([matern(log_sizes[place[own]], length) / 2 for length in lengths.tolist()])
+            apart = (1 - shares)[:, None, None] * np.eye(len(own))
+            roots[kind] = np.linalg.inv(np.linalg.cholesky(shares[:, None, None] * alike + apart))
+        both[:, own] = roots[kind] @ np.column_stack([means[own], cells[own]])
+        weights[..., own] = both[:, own, :count].swapaxes(1, 2) @ roots[kind]
+        root_logs += np.log(np.diagonal(roots[kind], axis1=1, axis2=2)).sum(axis=1)
     columns, right = both[..., :count], both[..., count:]
     information = columns.swapaxes(1, 2) @ columns
     covariances = np.asarray(np.linalg.inv(information), dtype=float)
     fitted = covariances @ (columns.swapaxes(1, 2) @ right)
     squares = ((right - columns @ fitted) ** 2).sum(axis=(1, 2))
-    logs = -np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1) + 0.5 * np.linalg.slogdet(information)[1]
+    logs = 0.5 * np.linalg.slogdet(information)[1] - root_logs
     prior = np.full(len(shares), (1 - _STRANGERS) / max(len(pairs), 1))
     prior[0] = _STRANGERS if pairs else 1.0
     return SeedModels(
@@ -120,7 +126,7 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
         log_weights=np.log(prior) - logs,
         shares=shares,
         lengths=lengths,
-        mixing=covariances @ columns.swapaxes(1, 2) @ root,
+        mixing=covariances @ weights,
         place=place,
         labels=np.arange(values.shape[1])[seed] if labels is None else np.asarray(labels)[seed],
         log_sizes=log_sizes,

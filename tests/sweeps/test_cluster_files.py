@@ -146,6 +146,7 @@ def test_the_job_of_slurm_goes_back_into_the_queue_until_the_sweep_is_done(undis
 
 
 SYMMETRIC = (
+    'echo "$RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT" >"$QUEUE.limit"\n'
     'while (($#)) && [[ $1 != -- ]]; do echo "$1" >>"$QUEUE.ray"; shift; done; (($#)) || exit 0; shift; exec "$@"'
 )
 """``ray`` that runs what follows ``--``, and writes down what stands before."""
@@ -171,6 +172,7 @@ def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(
         assert re.fullmatch(line, asked)
         started = (folder / "queue.ray").read_text().split()
         assert started[-3:] == ["--min-nodes", "2", "--num-cpus=64"]
+        assert (folder / "queue.limit").read_text() == "600\n"
 
 
 def test_a_job_of_slurm_waits_for_ray_with_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

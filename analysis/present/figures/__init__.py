@@ -34,8 +34,8 @@ MOST_PANELS = 12
 """Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read."""
 
 UNASKED = 4
-"""Largest number of parts of a result that are drawn where nobody asked for figures, and number of panels of a figure
-there that has no room for all."""
+"""Largest number of parts of a result that are drawn where nobody asked for figures, of more the first, which takes as
+long as all else for a hundred runs; and number of panels of a figure there that has no room for all."""
 
 FORMATS = (".pdf", ".png")
 """File formats in which every figure is written."""
@@ -168,9 +168,11 @@ class Picture(NamedTuple):
 
 
 def figures_of(result: Any, *, every: bool = True) -> Iterator[Picture]:
-    """Yield the figures that have something to draw: every one, or only the main ones of the first parts."""
+    """Yield the figures that have something to draw: every one, or only the main ones of :data:`UNASKED` parts."""
     list(FIGURES)  # imports all figures: their files register into which parts results are divided
-    for part in [*parts(result)][: None if every else UNASKED]:
+    found = [*parts(result)]
+    several = sum(not part.whole for part in found) <= UNASKED
+    for part in found if every else found[: UNASKED if several else 1]:
         yield from pictures(type(result), part.drawn, part.suffix, whole=part.whole, every=every)
 
 

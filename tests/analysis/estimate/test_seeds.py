@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -106,3 +107,20 @@ def test_drawn_errors_scatter_as_the_means_do(place: int) -> None:
     errors = models.errors(chosen, 3, np.random.default_rng(1))
     expected = models.covariances[place]
     np.testing.assert_allclose(np.cov(errors.T), expected, atol=0.03 * expected.max())
+
+
+def test_the_work_grows_with_the_seeds_and_not_with_their_square() -> None:
+    """Seeds are independent: nothing is as large as all runs against all runs."""
+    few, many = (peak(seeds) for seeds in (50, 200))
+    assert many < 6 * few
+
+
+def peak(seeds: int) -> int:
+    """The memory that the models of so many seeds at four batch sizes take, in bytes."""
+    values = np.random.default_rng(0).standard_normal((4, seeds))
+    tracemalloc.start()
+    try:
+        seed_models(np.log([8.0, 16.0, 32.0, 64.0]), values)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
