@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -229,10 +230,11 @@ def _describe(first: pd.DataFrame, rows: list[dict[str, str]], infos: list[dict[
             folder=row["root"],
             manifest=row["manifest"],
             workload=workload,
-            optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
+            optimizer=called(choice.name, labelled),
             at_any_budget=called(
                 choice.name,
-                [(key, part) for key, part in sorted((own | rest).items()) if key.rpartition(".")[2] not in OF_BUDGET],
+                # an option and a setting may have one name, so by name alone
+                sorted((each for each in labelled if each[0].rpartition(".")[2] not in OF_BUDGET), key=itemgetter(0)),
             ),
             choice=choice,
             workload_options=row["config"]["workload"]["options"],
@@ -246,6 +248,7 @@ def _describe(first: pd.DataFrame, rows: list[dict[str, str]], infos: list[dict[
         for (_, row), workload, choice, own, rest, info in zip(
             first.iterrows(), workloads, choices, options, unlike, infos, strict=True
         )
+        for labelled in [[*sorted(own.items()), *sorted(rest.items())]]
     ]
 
 
