@@ -58,8 +58,8 @@ def command(
 
         entries = catalogue.catalogue(names)
         if libraries:
-            own = set(OPTIMIZERS.names())
-            further = [name for name in OPTIMIZERS.more_names() if "." not in name or name.split(".")[1] in own]
+            ours = set(OPTIMIZERS.names())
+            further = [name for name in OPTIMIZERS.more_names() if "." not in name or name.split(".")[1] in ours]
             entries += catalogue.catalogue(further, measured=False)
         routings = {}
         if names and workload:
@@ -78,7 +78,7 @@ def command(
     if not names:
         out.print(catalogue.overview(entries))
         return
-    for place, entry in enumerate(entries):
-        out.print(*([""] if place else []), catalogue.details(entry), sep="\n")
+    for index, entry in enumerate(entries):
+        out.print(*([""] if index else []), catalogue.details(entry), sep="\n")
         if entry.spec.name in routings:
             out.print("", catalogue.routing_table(routings[entry.spec.name]), sep="\n")

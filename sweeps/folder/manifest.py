@@ -127,8 +127,8 @@ def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     def code_of_run(run: dict[str, Any]) -> dict[str, str]:
         parts = [run.get(key) for key in ("versions", "git", "code")]
         versions, git, code = (part if isinstance(part, dict) else {} for part in parts)
-        kept = {name: versions.get(name) for name in _NUMERIC} | {"commit of cbs": git.get("cbs")} | code
-        return {name: str(value) for name, value in kept.items() if value}
+        facts = {name: versions.get(name) for name in _NUMERIC} | {"commit of cbs": git.get("cbs")} | code
+        return {name: str(value) for name, value in facts.items() if value}
 
     old, new = code_of_run(before), code_of_run(now)
     return [f"{name} {old[name]}, then {new[name]}" for name in old if name in new and old[name] != new[name]]

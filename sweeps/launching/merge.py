@@ -261,10 +261,10 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
 
 def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
     """Copy the latest checkpoint, and the folder of an external program, of every trial that is not finished."""
-    for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
+    for kind, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
         paths: dict[str, Path] = {}
         for store in stores:
-            for path in sorted((store.root / part).glob(pattern)):
+            for path in sorted((store.root / kind).glob(pattern)):
                 refuse_links(store.root, path)
                 trial_id = path.name.removesuffix(".pt")
                 if trial_id in results and results[trial_id].status.final:
@@ -273,10 +273,10 @@ def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, Tria
                 if before is None or path.stat().st_mtime > before.stat().st_mtime:
                     paths[trial_id] = path
         for path in paths.values():
-            target = merged.root / part / path.name
+            target = merged.root / kind / path.name
             target.parent.mkdir(exist_ok=True)
             shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
-        done.checkpoints += len(paths) if part == "checkpoints" else 0
+        done.checkpoints += len(paths) if kind == "checkpoints" else 0
 
 
 def _kept(merged: Store, stores: Sequence[Store]) -> None:

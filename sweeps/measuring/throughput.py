@@ -169,29 +169,29 @@ def measure_throughput(
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError("batch sizes must be whole numbers of at least 1")
     took: dict[tuple[int, int], list[float] | None] = {
-        (place, size): [] for place in range(len(configs)) for size in sorted(set(batch_sizes))
+        (index, size): [] for index in range(len(configs)) for size in sorted(set(batch_sizes))
     }
     names = labels([config.optimizer for config in configs])
 
-    def timing(place: int, size: int) -> Timing:
-        times = took[place, size]
+    def timing(index: int, size: int) -> Timing:
+        times = took[index, size]
         if times is None:
-            return Timing(optimizer=names[place], batch_size=size, seconds=None)
+            return Timing(optimizer=names[index], batch_size=size, seconds=None)
         middle, interval = of_logs(np.log(times))
         return Timing(
-            optimizer=names[place], batch_size=size, seconds=middle, interval=interval, repetitions=len(times)
+            optimizer=names[index], batch_size=size, seconds=middle, interval=interval, repetitions=len(times)
         )
 
     for done in range(ROUNDS):
-        for (place, size), times in took.items():
+        for (index, size), times in took.items():
             if times is None or (done >= SLOW_ROUNDS and times[0] > seconds / ROUNDS):
                 continue
-            full = any(place == other and smaller < size and took[other, smaller] is None for other, smaller in took)
-            once = None if full else _seconds_per_step(configs[place], size, seconds / ROUNDS)
-            took[place, size] = None if once is None else [*times, once]
+            full = any(index == other and smaller < size and took[other, smaller] is None for other, smaller in took)
+            once = None if full else _seconds_per_step(configs[index], size, seconds / ROUNDS)
+            took[index, size] = None if once is None else [*times, once]
             if report is not None:
-                report(timing(place, size))
-    return [timing(place, size) for place, size in took]
+                report(timing(index, size))
+    return [timing(index, size) for index, size in took]
 
 
 def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> float | None:

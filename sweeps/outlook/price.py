@@ -303,8 +303,8 @@ def price_lines(report: dict[str, Any]) -> Iterator[str]:
     each = " of each optimizer" if report["optimizers"] > 1 else ""
     unit = "runs of the budget" if report["budgets"] else "runs at B_crit"
     answers = [
-        f"{float(goal):.0%}: " + ", ".join([f"{span(found['runs'])} {unit}{each}", *_costs(found, report)])
-        for goal, found in report["within"].items()
+        f"{float(goal):.0%}: " + ", ".join([f"{span(cost['runs'])} {unit}{each}", *_costs(cost, report)])
+        for goal, cost in report["within"].items()
     ]
     unknown = ""
     if run["examples"] is None:
@@ -319,8 +319,8 @@ def price_lines(report: dict[str, Any]) -> Iterator[str]:
         "cbs noise-scale": f"{NOISE_STEPS} measured steps at B_crit",
     }
     shares = []
-    for name, found in report["instead"].items():
-        costs = [] if found is None else [f"{span(found['runs'])} {unit}{each}", *_costs(found, report)]
+    for name, cost in report["instead"].items():
+        costs = [] if cost is None else [f"{span(cost['runs'])} {unit}{each}", *_costs(cost, report)]
         shares.append(f"{name} {', '.join(costs) or 'a part of one run'} ({about[name]})")
     yield f"instead       {'; '.join(shares)}"
 
@@ -329,17 +329,17 @@ FEWEST_HOURS = 0.01
 """GPU-hours below which nobody would train on a GPU, and none are said."""
 
 
-def _costs(found: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
+def _costs(cost: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a price amounts to beside runs: the time on this machine if steps were timed, else GPU-hours, and
     dollars."""
-    if found["seconds"] is not None:
-        low, typical, high = (duration(seconds / report["workers"]) for seconds in found["seconds"])
+    if cost["seconds"] is not None:
+        low, typical, high = (duration(seconds / report["workers"]) for seconds in cost["seconds"])
         yield f"{typical} [{low}, {high}] here"
-    hours, asked = found["gpu_hours"], report["gpu_hour"] is not None
-    if hours is not None and (asked or (found["seconds"] is None and hours[1] >= FEWEST_HOURS)):
-        yield f"{span(found['gpu_hours'])} GPU-hours"
-    if found["dollars"] is not None:
-        yield f"{span(found['dollars'])} dollars"
+    hours, asked = cost["gpu_hours"], report["gpu_hour"] is not None
+    if hours is not None and (asked or (cost["seconds"] is None and hours[1] >= FEWEST_HOURS)):
+        yield f"{span(cost['gpu_hours'])} GPU-hours"
+    if cost["dollars"] is not None:
+        yield f"{span(cost['dollars'])} dollars"
 
 
 def span(values: Range) -> str:

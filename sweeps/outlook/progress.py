@@ -210,7 +210,7 @@ class Progress(Observer):
     def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
         pause = 0.25 if self._live is not None else LINE_SECONDS
         if self._console is not None and time.monotonic() - self._shown > pause:
-            self.update(search, {key: place for key, place in running.items() if place.get("value") is not None})
+            self.update(search, {key: beat for key, beat in running.items() if beat.get("value") is not None})
 
     def finished(self, result: TrialResult, search: Search) -> None:
         """Show a failure at once, and once a remark on a target that a whole budget did not reach."""
@@ -237,8 +237,8 @@ class Progress(Observer):
         self._shown = time.monotonic()
         self._running = running
         if self._nearness is not None:
-            for place in running.values():
-                self._nearness.look(place["value"])
+            for beat in running.values():
+                self._nearness.look(beat["value"])
         if self._live is not None:
             self._live.update(self._picture(search), refresh=True)
         else:
@@ -311,8 +311,8 @@ class Progress(Observer):
         active = {cell.study for cell, _ in search.running.values()}
         counts = {key: study.counts for key, study in search.studies.items()}
         ranked = sorted(studies, key=lambda key: (key not in active, counts[key][0] in (0, counts[key][1])))
-        kept = set(ranked[:room])
-        return [study for study in studies if study in kept], len(studies) - room
+        seen = set(ranked[:room])
+        return [study for study in studies if study in seen], len(studies) - room
 
     def _where(self, search: Search, study: StudyKey) -> str:
         parts = []

@@ -35,21 +35,21 @@ def address() -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def refused(place: tuple[str, int] | None) -> bool:
+def refused(endpoint: tuple[str, int] | None) -> bool:
     """Return whether connections are refused there; a slow service, or one behind a failing network, may still
     answer."""
-    return isinstance(_failure(place), ConnectionRefusedError)
+    return isinstance(_failure(endpoint), ConnectionRefusedError)
 
 
-def silent(place: tuple[str, int] | None) -> bool:
+def silent(endpoint: tuple[str, int] | None) -> bool:
     """Return whether nobody can be connected to there, for whatever reason."""
-    return _failure(place) is not None
+    return _failure(endpoint) is not None
 
 
-def _failure(place: tuple[str, int] | None) -> OSError | None:
+def _failure(endpoint: tuple[str, int] | None) -> OSError | None:
     try:
-        if place is not None:
-            socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+        if endpoint is not None:
+            socket.create_connection(endpoint, timeout=CONNECT_SECONDS).close()
     except OSError as error:
         return error
     return None
@@ -86,9 +86,9 @@ def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterato
     def watch() -> None:
         since, looked = 0.0, time.monotonic()
         while not over.wait(LOOK_SECONDS):
-            found, before, looked = gone(), looked, time.monotonic()
+            lost, before, looked = gone(), looked, time.monotonic()
             # the clock also runs while this process is stopped or the machine sleeps
-            since = since + min(looked - before, LOOK_SECONDS + CONNECT_SECONDS) if found else 0.0
+            since = since + min(looked - before, LOOK_SECONDS + CONNECT_SECONDS) if lost else 0.0
             if since >= STUCK_SECONDS:
                 try:
                     last_words()

@@ -62,15 +62,15 @@ class SweepRun:
     def next(self) -> tuple[TrialConfig, float | None] | None:
         """Return the trial to start now and the fewest steps of its cell so far; ``None`` if there is none right
         now."""
-        config = self.search.next({key: place.get("step") or 0 for key, place in self.where.items()})
+        config = self.search.next({key: beat.get("step") or 0 for key, beat in self.where.items()})
         if config is None:
             return None
         self.out[config.trial_id] = config
         return config, self.search.best_steps(Cell.of(config))
 
-    def heard(self, config: TrialConfig, place: dict[str, Any]) -> None:
+    def heard(self, config: TrialConfig, beat: dict[str, Any]) -> None:
         """Take in a heartbeat."""
-        self.where[config.trial_id] = place
+        self.where[config.trial_id] = beat
 
     def lost(self, config: TrialConfig) -> None:
         """Plan a trial again whose worker is gone, which is hardly its own fault."""

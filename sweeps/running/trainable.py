@@ -108,12 +108,12 @@ class Seat:
 
     def __init__(self, group: PlacementGroup, rank: int) -> None:
         bundle = {name: amount for name, amount in group.bundle_specs[rank].items() if name in ("CPU", "GPU")}
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
+        node = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
         holder = ray.remote(_Holder).options(
             num_cpus=bundle.get("CPU", 0),
             num_gpus=bundle.get("GPU", 0),
             max_concurrency=2,
-            scheduling_strategy=place,
+            scheduling_strategy=node,
         )
         self._actor, self._rank = holder.remote(), rank
 

@@ -172,8 +172,8 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
     Returns the middle learning rate if a value is not finite or the three are equal.
     """
     (left, _, right), (below, above) = np.subtract(values, values[1]), np.diff(np.log(lrs))
-    place = lr_choice.vertex(left, right, below, above)[0] if math.isfinite(left + right) else 0.0
-    return float(lrs[1] * math.exp(place))
+    distance = lr_choice.vertex(left, right, below, above)[0] if math.isfinite(left + right) else 0.0
+    return float(lrs[1] * math.exp(distance))
 
 
 def _stage(width: int, lrs: tuple[float, ...], means: np.ndarray, row: int) -> WidthStage:

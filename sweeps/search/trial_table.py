@@ -90,7 +90,7 @@ class TrialTable:
     def rises(self, row: int) -> np.ndarray:
         """Return log steps relative to those of a row, shape ``[L]``; infinite where a larger share missed the
         target."""
-        failed, mean = (part[0] for part in self._standings)
+        failed, mean = (each[0] for each in self._standings)
         return np.where(failed <= failed[row] + 1e-9, np.maximum(mean - mean[row], 0.0), np.inf)
 
     def seed_deviation(self) -> float:

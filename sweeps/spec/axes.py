@@ -144,7 +144,7 @@ class Axes:
     def plans(self) -> dict[StudyKey, StagedStudy]:
         """The studies in order: every combination of curve and batch size, or those of the stages."""
         if self.staged:
-            order = {text: place for place, text in enumerate(self.curves)}
+            order = {text: index for index, text in enumerate(self.curves)}
             in_order = sorted(self.staged, key=lambda plan: (order[plan.study.optimizer], plan.study.batch_size))
             return {plan.study: plan for plan in in_order}
         studies = [StudyKey(text, batch_size) for text in self.curves for batch_size in self.batch_sizes]

@@ -141,11 +141,11 @@ def _size(text: str, batch_size: int, micro_batch_size: int | None) -> int:
 
 def _starts(text: str, batch_size: int, examples: int | None) -> tuple[int, ...]:
     starts = []
-    for part in text.split(","):
-        amount = _amount("--at", part, examples)
+    for point in text.split(","):
+        amount = _amount("--at", point, examples)
         start = max(1, round(amount / batch_size)) * batch_size
         if examples is not None and start > examples:
-            raise ConfigError(f"--at {part.strip()}: the trunk ends after {examples:,} examples")
+            raise ConfigError(f"--at {point.strip()}: the trunk ends after {examples:,} examples")
         starts.append(start)
     if len(set(starts)) < len(starts):
         raise ConfigError(f"--at {text}: two of these points are the same update of the trunk")

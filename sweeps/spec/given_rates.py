@@ -67,7 +67,7 @@ def parse_lr_rule(text: str) -> PrescribedRate:
         pairs = [(where, start)] if at else []
     else:
         name = ""
-        parted = (part.partition(":") for part in text.split(","))
+        parted = (pair.partition(":") for pair in text.split(","))
         pairs = [(where, value) for where, _, value in parted]
     lrs: dict[int, float] = {}
     for size_text, lr_text in pairs:

@@ -258,7 +258,7 @@ class Branch(Policy):
         are read once."""
         if self._read:
             return self._read
-        found = []
+        checkpoints = []
         for text in self._checkpoints:
             name, at, amount = text.rpartition("@")
             path = Path(name if at and amount.isdigit() else text)
@@ -270,12 +270,12 @@ class Branch(Policy):
                 examples = (read_checkpoint(path).steps or 0) * batch_size
             if not examples:
                 raise ConfigError(f"--from-checkpoint {text}: add how many examples its run had seen: {text}@EXAMPLES")
-            found.append((path, examples))
-        if len({examples for _, examples in found}) < len(found):
+            checkpoints.append((path, examples))
+        if len({examples for _, examples in checkpoints}) < len(checkpoints):
             raise ConfigError(
                 "two --from-checkpoint have the same number of examples, so their branches could not be told apart"
             )
-        self._read = sorted(found, key=lambda pair: pair[1])
+        self._read = sorted(checkpoints, key=lambda pair: pair[1])
         return self._read
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
@@ -291,8 +291,8 @@ class Branch(Policy):
             lr = _rate(sweep, choice)
             trained = None
             if not self._checkpoints:
-                kept = self._plan(sweep).at
-                trained = base.replace(optimizers=(choice,), seeds=sweep.axes.seeds[:1], lrs=(lr,), keep=kept)
+                starts = self._plan(sweep).at
+                trained = base.replace(optimizers=(choice,), seeds=sweep.axes.seeds[:1], lrs=(lr,), keep=starts)
             trunks.append(Trunk(choice, sweep.axes.labels[str(choice)], lr, trained or base, trained))
         return trunks
 

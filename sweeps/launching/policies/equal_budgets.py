@@ -50,11 +50,11 @@ class EqualBudgets(Rounds):
     def first(self, sweep: Sweep) -> list[dict[str, Any]]:
         if not self.finds:
             return super().first(sweep)
-        (part,) = first_sizes(sweep, sweep.axes.seeds)
-        sizes = part["batch_sizes"]
+        (entry,) = first_sizes(sweep, sweep.axes.seeds)
+        sizes = entry["batch_sizes"]
         while sizes[0] > 1 and not _fits(sweep, sizes[-1], sweep.budgets[0]):
             sizes = [size // 2 for size in sizes]
-        return [part | {"batch_sizes": sizes}]
+        return [entry | {"batch_sizes": sizes}]
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
         judged, answers = Judgement(), _look(sweep, folder)
@@ -160,13 +160,13 @@ def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, Opti
     from analysis.questions.budget.answer import budget
 
     within = None if sweep.search.within is None else f"{sweep.search.within:g}"
-    found = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)
+    compared = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)
     looked: dict[str, list[tuple[float, float, OptimizerAtBudget]]] = {}
     for text, choice in sweep.choices.items():
         group = str(sweep.axes.pooled(choice))
         looked[text] = [
             (entry.budget, entry.margin, answer)
-            for entry in found.budgets
+            for entry in compared.budgets
             for answer in entry.optimizers
             if str(answer.group.choice) == group
         ]

@@ -281,8 +281,8 @@ def _stopped(searches: list[Search], limits: Limits) -> str | None:
     return f"{failed} trials failed" if failed else None
 
 
-def _key(text: str, part: dict[str, Any]) -> str:
-    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"], part["bracket"]])
+def _key(text: str, entry: dict[str, Any]) -> str:
+    return json.dumps([text, entry["batch_sizes"], entry["seeds"], entry["lrs"], entry["within"], entry["bracket"]])
 
 
 def first_sizes(sweep: Sweep, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -313,18 +313,18 @@ def _grown(sweep: Sweep, stages: Sequence[Sequence[dict[str, Any]]]) -> Sweep:
     plans: dict[StudyKey, StagedStudy] = {}
     within = sweep.search.within
     for number, stage in enumerate(stages):
-        for part in stage:
-            for study in itertools.starmap(StudyKey, itertools.product(part["optimizers"], part["batch_sizes"])):
+        for entry in stage:
+            for study in itertools.starmap(StudyKey, itertools.product(entry["optimizers"], entry["batch_sizes"])):
                 held = plans.get(study, StagedStudy(study, number, ()))
-                lrs = sorted({*(held.lrs or ()), *part["lrs"]}) if part["lrs"] is not None else held.lrs
+                lrs = sorted({*(held.lrs or ()), *entry["lrs"]}) if entry["lrs"] is not None else held.lrs
                 plans[study] = replace(
                     held,
-                    seeds=tuple(sorted({*held.seeds, *part["seeds"]})),
+                    seeds=tuple(sorted({*held.seeds, *entry["seeds"]})),
                     lrs=None if lrs is None else tuple(lrs),
-                    bracket=held.bracket or part["bracket"],
+                    bracket=held.bracket or entry["bracket"],
                 )
-            if part["within"] is not None:
-                within = min(part["within"], within or math.inf)
+            if entry["within"] is not None:
+                within = min(entry["within"], within or math.inf)
     return sweep.replace(
         batch_sizes=tuple(sorted({study.batch_size for study in plans})),
         seeds=tuple(sorted({seed for plan in plans.values() for seed in plan.seeds})),

@@ -86,15 +86,15 @@ class StagedPolicy(Policy):
     def next(self, underway: Underway) -> tuple[Sweep, Path] | None:
         if not underway.ran:
             self._planned[:] = map(_checked, self.stages(underway.sweep, underway.folder))
-        begun = [place for place, stage in enumerate(self._planned) if _of(underway, stage).ran]
-        for place in range(max(begun, default=0), len(self._planned)):
-            stage = self._planned[place]
-            if place not in begun:
+        begun = [index for index, stage in enumerate(self._planned) if _of(underway, stage).ran]
+        for index in range(max(begun, default=0), len(self._planned)):
+            stage = self._planned[index]
+            if index not in begun:
                 if begun and underway.limits.reached:
                     underway.note(f"{underway.limits.reached}: no trial starts for {stage.name} and what follows it")
                     return None
                 underway.note(f"{stage.name}: {stage.folder}")
-                self._planned[place] = stage = self._started(stage)
+                self._planned[index] = stage = self._started(stage)
             if (following := stage.policy.next(_of(underway, stage))) is not None:
                 return following
         return None
@@ -174,8 +174,8 @@ class EachSetting(StagedPolicy):
         stages = []
         for settings in self._combinations():
             name = _NOT_IN_FOLDERS.sub("_", "-".join([folder.name, *settings]).replace('"', ""))
-            place = folder.with_name(name)
-            stages.append(PolicyStage(", ".join(settings), self._makes(), override(sweep, settings), place))
+            beside = folder.with_name(name)
+            stages.append(PolicyStage(", ".join(settings), self._makes(), override(sweep, settings), beside))
         return stages
 
     def joined(self, folder: Path, reports: Sequence[tuple[PolicyStage, SweepReport]]) -> SweepReport:

@@ -130,7 +130,7 @@ def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]
     """Return what ``--dry-run`` reports: widths, learning rates of the first, and trials if no grid is extended."""
     stages(sweep, widths)
     grids = {study: first(sweep, study) for study in sweep.studies()}
-    later = sum(POINTS[min(place, len(POINTS) - 1)] for place in range(1, len(widths)))
+    later = sum(POINTS[min(index, len(POINTS) - 1)] for index in range(1, len(widths)))
     return {
         "output": str(output),
         "widths": list(widths),
