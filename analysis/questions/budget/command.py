@@ -48,5 +48,5 @@ def command(
 
     budgets = () if at is None else parse_numbers(at, "--at", float, ", of examples, as in 1e6,2e6")
     with errors.status("resampling"):
-        found = budget(*results, config=config, at=budgets, within=within, metric=metric)
-    answer(found, results[0] / "analysis" / "budget")
+        result = budget(*results, config=config, at=budgets, within=within, metric=metric)
+    answer(result, results[0] / "analysis" / "budget")

@@ -27,10 +27,10 @@ _DEEPEST = 8.0
 """Multiple of the margin above the best at which a heat map is darkest; worse values look the same."""
 
 
-def _sizes(found: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, SizeAtBudget]]:
+def _sizes(result: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, SizeAtBudget]]:
     """Yield every batch size with the columns that say where it belongs."""
-    several = len({each.workload for each in found.budgets}) > 1
-    for scope in found.budgets:
+    several = len({each.workload for each in result.budgets}) > 1
+    for scope in result.budgets:
         for entry in scope.optimizers:
             for size in entry.sizes:
                 yield (
@@ -41,7 +41,7 @@ def _sizes(found: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, 
                         "label": style.words(scope.metric) + (f" ({scope.metric_unit})" if scope.metric_unit else ""),
                         "margin": scope.margin,
                         "sign": 1.0 if scope.direction == "below" else -1.0,
-                        "confidence": found.config.confidence,
+                        "confidence": result.config.confidence,
                         "optimizer": entry.optimizer,
                         "kind": "point",
                         "batch_size": size.batch_size,
@@ -51,13 +51,13 @@ def _sizes(found: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, 
                 )
 
 
-def compute(found: Budgets) -> pd.DataFrame:
+def compute(result: Budgets) -> pd.DataFrame:
     """Return one row per batch size with the metric, its interval, and the standing of the batch size."""
     rows = [
         about
         | dict(zip(("value", "low", "high"), (size.metric.value, *size.metric.interval), strict=True))
         | {"standing": str(size.excess.standing), "edge": size.at_grid_edge, "best": entry.equivalence.best.value}
-        for about, entry, size in _sizes(found)
+        for about, entry, size in _sizes(result)
     ]
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "value", "low", "high"])
 
@@ -86,13 +86,13 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     middle, key = (table["optimizer"].nunique() - 1) / 2, []
     beside, (left, right) = 1.05 ** (middle + 1), axes.get_xlim()  # the outermost optimizers stand inside, too
     axes.set_xlim(min(left, sizes.min() / beside), max(right, sizes.max() * beside))
-    for index, (name, look, (own,)) in enumerate(style.each(table, "point")):
+    for index, (name, look, (curve,)) in enumerate(style.each(table, "point")):
         aside = 1.05 ** (index - middle)
-        best = float(own["value"].min() if sign > 0 else own["value"].max())
-        ends = sorted((best, best + sign * float(own["margin"].iloc[0])))
+        best = float(curve["value"].min() if sign > 0 else curve["value"].max())
+        ends = sorted((best, best + sign * float(curve["margin"].iloc[0])))
         axes.axhspan(*ends, color=look.colour, alpha=0.12, linewidth=0, zorder=0)
-        style.points(axes, own.assign(value=np.nan), "batch_size", "value", look, aside=aside)
-        standing_points(axes, own, "value", look, aside=aside)
+        style.points(axes, curve.assign(value=np.nan), "batch_size", "value", look, aside=aside)
+        standing_points(axes, curve, "value", look, aside=aside)
         key.append(style.handle(name, look))
     columns = min(len(key), 2)
     longest = max(style.width(str(handle.get_label()), style.SMALL) for handle in key)
@@ -102,15 +102,15 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.legend(handles=key, loc="upper center", frameon=False, fontsize=style.SMALL, ncols=columns)
 
 
-def compute_heat(found: Budgets) -> pd.DataFrame:
+def compute_heat(result: Budgets) -> pd.DataFrame:
     """Return one row per batch size and learning rate with the difference of the metric from the best of all."""
     rows = []
-    for about, entry, size in _sizes(found):
+    for about, entry, size in _sizes(result):
         del about["kind"]
         rates = {lr for each in entry.sizes for lr, _ in each.grid}
         if len(rates) > 1 and np.isfinite(list(rates)).all():
             least = float(np.nanmin([about["sign"] * value for each in entry.sizes for _, value in each.grid]))
-            title = entry.optimizer if len(found.budgets) == 1 else f"{entry.optimizer}, {about['panel']}"
+            title = entry.optimizer if len(result.budgets) == 1 else f"{entry.optimizer}, {about['panel']}"
             for lr, value in size.grid:
                 cell = {"panel": title, "lr": lr, "value": value, "best": lr == size.best_lr}
                 rows.append(about | cell | {"worse": about["sign"] * value - least})
@@ -150,9 +150,9 @@ def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
     bar.ax.tick_params(labelsize=style.SMALL)
 
 
-def compute_basin(found: Budgets) -> pd.DataFrame:
+def compute_basin(result: Budgets) -> pd.DataFrame:
     """Return one row per batch size whose basin of learning rates ends inside the grid on both sides."""
-    rows = [about | {"basin_width": size.basin} for about, _, size in _sizes(found) if size.basin is not None]
+    rows = [about | {"basin_width": size.basin} for about, _, size in _sizes(result) if size.basin is not None]
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "basin_width"])
 
 
@@ -162,7 +162,9 @@ def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
     label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"
     style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, table["batch_size"])
     key = []
-    for name, look, (own,) in style.each(table, "point"):
-        axes.plot(own["batch_size"], own["basin_width"], color=look.colour, linestyle=look.dashes, marker=look.marker)
+    for name, look, (curve,) in style.each(table, "point"):
+        axes.plot(
+            curve["batch_size"], curve["basin_width"], color=look.colour, linestyle=look.dashes, marker=look.marker
+        )
         key.append(style.handle(name, look))
     style.key(axes, key, table["batch_size"], table["basin_width"])

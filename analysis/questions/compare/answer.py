@@ -230,20 +230,22 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
         return ratio
 
     def ratios(sizes: Array, at_edge: Sequence[Sequence[bool]]) -> tuple[RatioAt, ...]:
-        found = []
+        at_sizes = []
         for size, mine, its, edge in zip(sizes.tolist(), one.drawn(sizes).T, two.drawn(sizes).T, at_edge, strict=True):
             value = difference(mine, its, reference.confidence).ratio
             low, high = (None if open_ else end for open_, end in zip(edge, value.interval, strict=True))
-            found.append(RatioAt(value=value.value, interval=(low, high), batch_size=size, measured=measured.get(size)))
-        return tuple(found)
+            at_sizes.append(
+                RatioAt(value=value.value, interval=(low, high), batch_size=size, measured=measured.get(size))
+            )
+        return tuple(at_sizes)
 
-    found = replace(ratio, at=ratios(np.array(shared), [[size in own for own in edges] for size in shared]))
+    paired = replace(ratio, at=ratios(np.array(shared), [[size in own for own in edges] for size in shared]))
     if len(shared) < 2:
-        return found
+        return paired
     ends = np.array([shared[0], shared[-1]])
     rise = np.diff(one.drawn(ends) - two.drawn(ends))
     return replace(
-        found,
+        paired,
         curve=ratios(np.geomspace(ends[0], ends[1], _RESOLUTION), [[bool(own) for own in edges]] * _RESOLUTION),
         probability_not_decreasing=float((rise >= 0).mean()),
     )

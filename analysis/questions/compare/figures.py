@@ -28,8 +28,8 @@ def compute_ratio(comparisons: Comparisons) -> pd.DataFrame:
     for comparison in comparisons.comparisons:
         own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
         for ratio in comparison.token_ratios:
-            for kind, part in (("point", ratio.at), ("curve", ratio.curve)):
-                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval, at.measured) for at in part]
+            for kind, ratios in (("point", ratio.at), ("curve", ratio.curve)):
+                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval, at.measured) for at in ratios]
                 rows += [own | dict(zip(_RATIO, row, strict=True)) for row in values]
     return tidy(rows, ["panel", "reference", *_RATIO])
 
@@ -43,11 +43,11 @@ def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
     style.batch_axes(axes, table, values, f"token ratio, {reference} / other", sizes)
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
     middle, key = (table["optimizer"].nunique() - 1) / 2, []
-    for place, (name, look, (points, curve)) in enumerate(style.each(table, "point", "curve", after=[reference])):
+    for index, (name, look, (points, curve)) in enumerate(style.each(table, "point", "curve", after=[reference])):
         style.curve(axes, curve, "batch_size", "token_ratio", look)
         if len(curve) and curve[["low", "high"]].notna().all(axis=None):
             points = points.assign(low=np.nan, high=np.nan)  # the band has them
-        style.points(axes, points, "batch_size", "measured", look, aside=1.06 ** (place - middle))
+        style.points(axes, points, "batch_size", "measured", look, aside=1.06 ** (index - middle))
         key.append(style.handle(name, look, line=len(curve) > 0))
     highest = table[["token_ratio", "high", "measured"]].max(axis=1).clip(lower=1.0)  # the line at 1, too
     style.key(axes, key, table["batch_size"], highest)
@@ -75,12 +75,12 @@ def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
     style.log_axes(axes, times, front["devices"], label, "devices", above=0.12, below=0.1)
     style.log_axis(axes.yaxis, front["devices"])
     key = []
-    for name, look, (own, rest) in style.each(table, True, False, column="on_frontier"):
-        own = own.sort_values("devices")
+    for name, look, (best, rest) in style.each(table, True, False, column="on_frontier"):
+        best = best.sort_values("devices")
         axes.plot(rest["time"], rest["devices"], ".", color=look.colour, markersize=2.5, alpha=0.35, zorder=2)
-        axes.plot(own["time"], own["devices"], marker=look.marker, color=look.colour, linestyle=look.dashes, zorder=4)
-        style.band(axes, own, "devices", look.colour, axis="y")
-        sizes = sorted({own["batch_size"].min(), own["batch_size"].max()})
+        axes.plot(best["time"], best["devices"], marker=look.marker, color=look.colour, linestyle=look.dashes, zorder=4)
+        style.band(axes, best, "devices", look.colour, axis="y")
+        sizes = sorted({best["batch_size"].min(), best["batch_size"].max()})
         key.append(style.handle(f"{name}, B={'–'.join(f'{size:g}' for size in sizes)}", look))
     style.key(axes, key, front["time"], front["devices"])
 
@@ -113,11 +113,11 @@ def draw_goals(axes: Axes, table: pd.DataFrame) -> None:
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
     goals, ends = style.shades_of_targets(table["goal"], str(table["target"].iloc[0])), []
     for index, (goal, colour) in enumerate(goals.items()):
-        own = table[table["goal"] == goal].sort_values("batch_size")
+        curve = table[table["goal"] == goal].sort_values("batch_size")
         look = style.MarkStyle(colour, style.MARKERS[index % len(style.MARKERS)], "-")
         aside = 1.05 ** (index - (len(goals) - 1) / 2)
-        axes.plot(own["batch_size"] * aside, own["token_ratio"], color=look.colour, linewidth=0.9, zorder=3)
-        style.points(axes, own, "batch_size", "token_ratio", look, aside=aside)
-        last = own.iloc[-1]
+        axes.plot(curve["batch_size"] * aside, curve["token_ratio"], color=look.colour, linewidth=0.9, zorder=3)
+        style.points(axes, curve, "batch_size", "token_ratio", look, aside=aside)
+        last = curve.iloc[-1]
         ends.append((last["batch_size"] * aside, last["token_ratio"], f"{goal:g}", look.colour))
     style.label_ends(axes, ends)

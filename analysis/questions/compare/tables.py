@@ -40,8 +40,8 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
     reference = comparison.reference
     against = {pair.larger: pair for pair in comparison.critical_batch_sizes if pair.smaller == reference}
     ratios = {ratio.optimizer: ratio.at for ratio in comparison.token_ratios if ratio.at}
-    ends = {name: {at.batch_size: at for at in found} for name, found in ratios.items()}
-    sizes = sorted({size for found in ends.values() for size in found})
+    ends = {name: {at.batch_size: at for at in by_size} for name, by_size in ratios.items()}
+    sizes = sorted({size for by_size in ends.values() for size in by_size})
 
     def name(answer: Answer) -> str:
         return answer.group.optimizer
@@ -85,8 +85,8 @@ def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
         yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)
     if any(point["on_frontier"] for point in comparison.compute_time):
         table = plane([comparison])
-        kept = [row for row in table.rows if row[1]["on_frontier"]]
-        yield replace(table, rows=kept, title=f"Least time, {comparison.title} {said}")
+        frontier = [row for row in table.rows if row[1]["on_frontier"]]
+        yield replace(table, rows=frontier, title=f"Least time, {comparison.title} {said}")
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Table:

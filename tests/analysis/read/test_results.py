@@ -155,7 +155,19 @@ def variants(*texts: str) -> list[TrialConfig]:
 def test_variants_are_called_by_what_differs(tmp_path: Path, texts: list[str], labels: list[str]) -> None:
     groups = load(written(tmp_path, *variants(*texts))).groups
     assert sorted(group.optimizer for group in groups) == sorted(labels)
+    assert [group.at_any_budget for group in groups] == [group.optimizer for group in groups]
     assert sorted(str(group.choice) for group in groups) == sorted(str(parse_choice(text)) for text in texts)
+
+
+def test_what_follows_from_a_budget_names_no_optimizer_at_any_budget(tmp_path: Path) -> None:
+    every = [
+        config(optimizer=Choice(name="adamw", options={"eps": eps}), schedule=Schedule(decay_examples=examples))
+        for eps in (1, 2)
+        for examples in (1000, 2000)
+    ]
+    groups = load(written(tmp_path, *every)).groups
+    assert [group.at_any_budget for group in groups] == ["adamw(eps=1)"] * 2 + ["adamw(eps=2)"] * 2
+    assert len({group.optimizer for group in groups}) == 4
 
 
 def test_variants_in_several_sweeps_are_told_apart(tmp_path: Path) -> None:
@@ -173,8 +185,10 @@ def test_an_option_and_a_setting_of_one_name_are_both_said(tmp_path: Path) -> No
         for own in ("low", "high")
         for setting in ("float32", "bfloat16")
     ]
-    labels = [group.optimizer for group in load(written(tmp_path, *trials)).groups]
+    groups = load(written(tmp_path, *trials)).groups
+    labels = [group.optimizer for group in groups]
     assert len(set(labels)) == 4
+    assert [group.at_any_budget for group in groups] == labels
     assert "a(precision=low, precision=bfloat16)" in labels
 
 
