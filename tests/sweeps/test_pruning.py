@@ -15,6 +15,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder import bounds
 from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
+from sweeps.running.trials import Watch
 from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import NEAR, TRIED, beyond, out_of_reach, settle, stops
 from sweeps.search.search import Search
@@ -92,6 +93,17 @@ def test_a_run_far_out_of_reach_ends_at_a_share_of_its_budget():
     assert message.startswith(f"stopped at step 250: {BUDGET.target} is out of reach of a budget of 1000 steps")
     assert stops(BUDGET, curve(50_000, step), None, None) is None
     assert stops(BUDGET, curve(50_000, step), 100.0, 1.3)[0] is TrialStatus.PRUNED
+
+
+def test_a_run_that_misses_by_little_goes_on_for_longer():
+    assert given_up(BUDGET, 1500) > 400
+
+
+def test_a_running_trial_asks_for_both(tmp_path):
+    for best, status in ((100.0, TrialStatus.PRUNED), (None, TrialStatus.BUDGET_EXHAUSTED)):
+        watch = Watch(BUDGET, None, TrialBound(str(tmp_path), "one", best), 1.3)
+        assert watch.monitor(curve(50_000, 250)[:-3]) is None or best
+        assert watch.monitor(curve(50_000, 250))[0] is status
 
 
 @given(st.floats(20, 1000), st.floats(0.1, 1.0))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.noise_scale import L2_COLUMNS, PERIOD, ProbeOptions
+from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.ending import Ending
@@ -306,6 +307,18 @@ def test_pruned_by_the_monitor() -> None:
     assert result.steps_to_target is None
     assert seen == result.evaluations[1:]
     assert 10 <= result.final_step == seen[-1].step
+
+
+def test_all_ranks_end_where_the_first_one_does() -> None:
+    class Second(Ranks):
+        asked = 0
+
+        def agreed(self, value: float, device: torch.device) -> float:
+            self.__class__.asked += isinstance(value, bool)
+            return self.asked == 5 if isinstance(value, bool) else 1e3
+
+    second = run_trial(CONFIG, monitor=lambda _: pytest.fail("only the first rank judges"), ranks=Second(rank=1))
+    assert (second.status, len(second.evaluations)) == (TrialStatus.PRUNED, 5)
 
 
 def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
