@@ -133,12 +133,14 @@ def doubts_of(found: Drawn, ends: Interval, extrapolated: str = "") -> Doubts:
     )
 
 
-def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
+def judge(
+    points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str, *, seeded: bool = True
+) -> tuple[Verdict, str]:
     """Return verdict and advice; ``not_reached`` and ``easier`` are those of
-    :class:`analysis.estimate.estimates.Reading`."""
+    :class:`analysis.estimate.estimates.Reading`, ``seeded`` is that of the group."""
     if not any(point.reached or point.bounded for point in points):
         return Verdict.NOT_REACHED, not_reached
-    findings = [*_findings(points, doubts), *_doubtful(doubts)]
+    findings = [*_findings(points, doubts, seeded), *_doubtful(doubts)]
     missed = [point for point in points if not (point.reached or point.bounded)]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
@@ -150,7 +152,7 @@ def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str
     return findings[0][0] if findings else Verdict.OK, "; ".join(text for _, text in findings)
 
 
-def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
+def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator[tuple[Verdict, str]]:
     reached = [point for point in points if point.reached]
     bounded = [point for point in points if point.bounded]
     if bounded:
@@ -225,7 +227,8 @@ def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict
     yield from _growing(reached)
     yield from _too_steep(reached)
     if max(point.seeds for point in reached) < FEWEST_SEEDS:
-        yield Verdict.TOO_FEW_SEEDS, "one seed: run 3 or more before comparing optimizers"
+        more = "run 3 or more" if seeded else "the command has no {seed}, let it take one"
+        yield Verdict.TOO_FEW_SEEDS, f"one seed: {more} before comparing optimizers"
     partly = [point for point in reached if point.seeds_reached < point.seeds]
     if partly:
         where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)

@@ -98,7 +98,7 @@ def estimates(group: Group, readings: Sequence[Reading], config: AnalysisConfig)
         )
         beyond = config.definition if definitions[config.definition].remark.startswith(EXTRAPOLATED) else ""
         doubts = Doubts() if drawn is None else doubts_of(drawn, definitions[HEADLINE].interval, beyond)
-        verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
+        verdict, advice = judge(points, doubts, reading.not_reached, reading.easier, seeded=group.seeded)
         yield Answer(
             group=group,
             target=reading.target,

@@ -125,6 +125,11 @@ class Group:
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def seeded(self) -> bool:
+        """Whether another seed gives another run, which it does not where a program of the user does not take it."""
+        return "{seed}" in str(self.workload_options.get("command", "{seed}"))
+
+    @property
     def evaluated(self) -> bool:
         """Whether the metric is evaluated on the same data every time.
 

@@ -201,7 +201,7 @@ class Known:
             for study in answer.studies
             for seed, status in zip(study.seeds, study.status.T, strict=True)
         }
-        if allowed is None and "{seed}" not in str(answer.group.workload_options.get("command", "{seed}")):
+        if allowed is None and not answer.group.seeded:
             self._allowed = self.seeds  # every other seed would give the same run
         self.design = None if answer.draws is None else Design(answer.draws)
         axes = answer.group.manifest.get("axes")

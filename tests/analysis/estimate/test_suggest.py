@@ -17,7 +17,7 @@ import typer
 
 import cli
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import SUDDEN, Verdict
+from analysis.estimate.diagnosis import SUDDEN, Verdict, judge
 from analysis.estimate.draws import Break, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
@@ -210,6 +210,7 @@ def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp
         program = suggest(dataclasses.replace(one, group=group), 0.01)
         assert program is not None
         assert (len(program.seeds) > 1) is more
+        assert ("no {seed}" in judge(one.points, one.doubts, "", "", seeded=group.seeded)[1]) is not more
     two = suggest(healthy(tmp_path / "two", seeds=2))
     assert two is not None
     assert not any("noise between seeds" in reason for reason in two.reasons)
