@@ -28,6 +28,9 @@ from analysis.read.results import Results
 from cbs.errors import ConfigError
 from cbs.trial.record import AT_BUDGET, TrialStatus
 
+_UNFINISHED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
+"""Runs whose last loss is none at their planned end, so that it ranks nothing."""
+
 _BENT = 4.0
 """The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
 loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom."""
@@ -69,13 +72,16 @@ def end_studies(results: Results, index: int) -> list[Study]:
         ConfigError: if runs of a batch size differ in length, so that their losses do not rank learning rates.
     """
     group, rows = results.groups[index], results.of_group(index)
-    for size, lengths in rows.loc[rows["status"] != TrialStatus.DIVERGED, "final_step"].groupby(rows["batch_size"]):
+    ended = ~rows["status"].isin(_UNFINISHED)
+    for size, lengths in rows.loc[ended & (rows["status"] != TrialStatus.DIVERGED), "final_step"].groupby(
+        rows["batch_size"]
+    ):
         if lengths.max() > lengths.min() * (1 + 2 * AT_BUDGET) + 1:
             raise ConfigError(
                 f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
                 f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"
             )
-    at = results.evaluations[results.evaluations["trial"].isin(rows.index)].set_index("trial")
+    at = results.evaluations[results.evaluations["trial"].isin(rows.index[ended])].set_index("trial")
     sign = -1.0 if group.target.direction == "above" else 1.0
     values = sign * at.loc[at["step"] > 0, "value"].where(np.isfinite(at["value"]))
     studies, tables = [], []

@@ -29,6 +29,8 @@ PRINTED, ANY_TABLE, COLUMNS, LAYOUT = range(4)
 nothing else; it is some table; it has the format's columns; or its name and place are those of the format only."""
 
 _COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
+_AMONG = "distinguish the runs in the column 'run'"
+_ALONE = "of several runs make a file each, or one CSV table with a column 'run'"
 _SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
 
 
@@ -178,7 +180,7 @@ def run_of(
             continue
         keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
         table.need(theirs, f"see --column {each}=THEIRS{keys}")
-        known_facts |= _one(table, theirs, name, each)
+        known_facts |= _one(table, theirs, name, each, _AMONG if named else _ALONE)
     name = str(known_facts.pop("run", name))
     if settings.columns.get("run", "").startswith(CONFIG):
         name = str(lookup(config, settings.columns["run"], f"run {name}"))
@@ -242,7 +244,7 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
     return of_rows(name, rows, "point")
 
 
-def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
+def _one(table: Sheet, title: str, run: str, name: str, remedy: str) -> dict[str, Any]:
     """Return the value of a column for a run, by our name; nothing if it is empty. A run must have a single value."""
     column = table.columns[title]
     first = {repr(cell): row for row, cell in reversed(list(enumerate(column)))}
@@ -254,7 +256,7 @@ def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
             raise table.error(
                 row,
                 title,
-                f"run {run} has the {name} {facts[name]} and {value}; a run has one; {where}distinguish the "
-                "runs in the column 'run', or correct the cell",
+                f"run {run} has the {name} {facts[name]} and {value}; a run has one; {where}{remedy}, or correct the "
+                "cell",
             )
     return facts

@@ -179,5 +179,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _matched(run: ImportedRun, pattern: re.Pattern[str], text: str) -> dict[str, Any]:
     match = next(filter(None, map(pattern.fullmatch, run.names)), None)
     if match is None:
-        raise DataError(f"run {run.name} does not match --pattern {text!r}; rename it, or use --runs FILE instead")
+        deeper = any(map(_compiled(f"{text}/*").fullmatch, run.names))
+        other = f"--pattern {f'{text}/*'!r} does" if deeper else "rename it, or use --runs FILE instead"
+        raise DataError(f"run {run.name} does not match --pattern {text!r}; {other}")
     return match.groupdict()

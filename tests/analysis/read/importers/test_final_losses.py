@@ -140,3 +140,14 @@ def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
     import_runs([source], tmp_path / "out", Settings(**ASKED))
     with pytest.raises(ConfigError, match="end after 100 to 200 steps, and losses of unequal runs do not rank"):
         learning_rates(tmp_path / "out")
+
+
+def test_the_loss_of_a_run_that_failed_ranks_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    rows = [f"{b},{lr},{100},{2 + math.log2(lr / b) ** 2},ok" for b in (8, 16, 32, 64) for lr in (b / 2, b, 2 * b)]
+    rows += ["8,16,100,1,CUT", "8,4,3,0.5,CUT"]
+    seeds = [f"{row},{at // 12}" for at, row in enumerate(rows)]
+    source.write_text("\n".join(["batch_size,lr,step,loss,status,seed", *seeds]))
+    import_runs([source], tmp_path / "out", Settings(**ASKED, statuses={"CUT": "FAILED"}))
+    (entry,) = learning_rates(tmp_path / "out", AnalysisConfig(resamples=100)).entries
+    assert [best.lr for best in entry.law.optima] == pytest.approx([8, 16, 32, 64], rel=0.01)

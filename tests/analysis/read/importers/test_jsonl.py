@@ -51,3 +51,9 @@ def test_text_in_a_line_may_hold_what_ends_lines_elsewhere(tmp_path: Path, end: 
     (tmp_path / "in" / "log.jsonl").write_text(row + "\r\n\n", encoding="utf-8")
     (trial,) = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN)).trials
     assert [point.value for point in trial.evaluations] == [3.0]
+
+
+def test_a_file_of_several_runs_is_refused_with_what_to_make_of_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "in", [{"step": 1, "loss": 3.0, "size": size, "run": f"b{size}"} for size in (8, 16)], {})
+    with pytest.raises(DataError, match="batch_size 8 and 16; a run has one; of several runs make a file each, or"):
+        import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN, columns={"batch_size": "size"}))
