@@ -157,30 +157,30 @@ class MERIT(AdamTrustRatio):
     ) -> None:
         """Add ``lr * clip(s * out)`` to the weights."""
         finite, unclipped = seen or (False, False)
-        factor = None
-        for spare, (whole, *lines) in zip(block.spares, block.factors, strict=False):
-            factor = block.spare[0]
-            if group["variant"] == "paper":
-                # Where all of w is 0, so is every ratio.
-                whole = torch.where(whole == 0, torch.nan, whole)
-            if not lines:
-                spare[0].copy_(whole)
-                continue
-            rows, columns = lines
-            if group["lower_bound"]:
-                rows = torch.maximum(rows, whole)
-            elif not finite:
-                rows = torch.where(whole.isnan(), whole, rows)
-            torch.maximum(rows, columns, out=spare[0])
-        if factor is not None and not finite:
-            # Also replaces an overflowed ratio by the largest number, so that 0 * s stays 0.
-            factor.nan_to_num_(nan=1.0)
-        if group["clip"] is not None and not unclipped:
-            if factor is not None:
-                block.out.mul_(factor)
-            block.out.clamp_(-group["clip"], group["clip"])
-            factor = None
-        block.move(lr, factor)
+        for tile in block.tiles:
+            for spare, (whole, *lines) in zip(tile.spares, tile.factors, strict=False):
+                if group["variant"] == "paper":
+                    # Where all of w is 0, so is every ratio.
+                    whole = torch.where(whole == 0, torch.nan, whole)
+                if not lines:
+                    spare.copy_(whole)
+                    continue
+                rows, columns = lines
+                if group["lower_bound"]:
+                    rows = torch.maximum(rows, whole)
+                elif not finite:
+                    rows = torch.where(whole.isnan(), whole, rows)
+                torch.maximum(rows, columns, out=spare)
+            factor = tile.spare if tile.factors else None
+            if factor is not None and not finite:
+                # Also replaces an overflowed ratio by the largest number, so that 0 * s stays 0.
+                factor.nan_to_num_(nan=1.0)
+            if group["clip"] is not None and not unclipped:
+                if factor is not None:
+                    tile.out.mul_(factor)
+                tile.out.clamp_(-group["clip"], group["clip"])
+                factor = None
+            block.move(lr, factor, tile)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)

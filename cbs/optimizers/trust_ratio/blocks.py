@@ -27,14 +27,16 @@ class Extent(NamedTuple):
     Attributes:
         small: tensors of up to this many entries share a block, because their cost is calls, not arithmetic.
         shared: largest number of entries in a shared block.
+        tile: entries of a large tensor that are measured or moved at a time, because they stay in the cache meanwhile.
     """
 
     small: int
     shared: int
+    tile: int
 
 
-CPU = Extent(small=2**16, shared=2**18)
-ACCELERATOR = Extent(small=2**22, shared=2**24)
+CPU = Extent(small=2**16, shared=2**18, tile=2**18)
+ACCELERATOR = Extent(small=2**22, shared=2**24, tile=2**62)
 
 
 def extent_on(device: torch.device) -> Extent:
@@ -105,6 +107,29 @@ def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measur
     return stacks
 
 
+ALL = slice(None)
+
+
+class Tile(NamedTuple):
+    """A block, or some slices of a large tensor along dimension 0, with what belongs to them.
+
+    Attributes:
+        part: the slices.
+        out: the descent direction, later the update.
+        views: views of ``out`` for each tensor.
+        spare: work memory of the shape of ``out``; of the two of a shared block, the first.
+        spares: ``spare`` as stacks, ``[count, ...]``.
+        factors: ratios for each stack, of shapes that broadcast against ``spares``; empty without ratios.
+    """
+
+    part: slice
+    out: Tensor
+    views: list[Tensor]
+    spare: Tensor
+    spares: list[Tensor]
+    factors: list[Sizes]
+
+
 @dataclass
 class ParameterBlock:
     """Parameters that are updated together, those of equal shape side by side, or a large one alone.
@@ -126,9 +151,9 @@ class ParameterBlock:
         factors: views of ``ratios`` for each stack, each of shape ``[count, ...]``; empty without ratios.
         out: the descent direction, later the update: a vector of all entries, or the only tensor in its shape.
         views: views of ``out`` for each tensor.
-        spare: work memory of shape ``[2, *out.shape]``; for a large tensor that is alone ``[1, *out.shape]``.
-        spares: ``spare`` as stacks, ``[..., count, ...]``.
+        spare: work memory: ``[2, entries]``, or ``[room]`` for a tensor that is alone.
         outs: ``out`` as stacks, ``[count, ...]``.
+        tiles: the block in parts that stay in the cache: several for a large tensor alone on a CPU, else one.
         weight: during a step, the weights in the dtype and shape of ``out``; read-only.
         params: the weights themselves, one tensor per parameter.
         gradients: their gradients, contiguous and in the dtype of ``out``.
@@ -150,8 +175,8 @@ class ParameterBlock:
     out: Tensor = field(init=False)
     views: list[Tensor] = field(init=False)
     spare: Tensor = field(init=False)
-    spares: list[Tensor] = field(init=False)
     outs: list[Tensor] = field(init=False)
+    tiles: list[Tile] = field(init=False)
     weight: Tensor = field(init=False)
     params: list[Tensor] = field(init=False)
     gradients: list[Tensor] = field(init=False)
@@ -162,7 +187,11 @@ class ParameterBlock:
         self.alone = len(self.members) == 1
         self.lengths = [shape.numel() for shape in self.shapes]
         self.entries = sum(self.lengths)
-        self.room = self.entries * (1 if self.alone else 2)
+        # A large tensor is worked on in slices along dimension 0. A compiler joins passes over memory by itself.
+        self.slices = max(1, self.shapes[0][0]) if self.alone and self.shapes[0] else 1
+        tile = self.entries if torch.compiler.is_compiling() else extent_on(self.kind[0]).tile
+        self.at_once = min(self.slices, max(1, tile * self.slices // max(1, self.entries)))
+        self.room = self.entries // self.slices * self.at_once if self.alone else 2 * self.entries
 
     def work_in(self, directions: Tensor, spare: Tensor) -> None:
         """Use this memory: vectors of at least ``entries`` and of at least ``room`` entries."""
@@ -175,11 +204,26 @@ class ParameterBlock:
         both = [[next(pairs) for _ in stack.size_shapes()] for stack in self.stacks] if self.scaled else []
         self.sizes = [[norm for norm, _ in some] for some in both]
         self.factors = [[ratio for _, ratio in some] for some in both]
-        out, spares = directions[: self.entries], spare[: self.room].view(1 if self.alone else 2, self.entries)
-        shape = self.shapes[0] if self.alone else out.shape
-        self.out, self.spare = out.view(shape), spares.view(len(spares), *shape)
+        out = directions[: self.entries]
+        self.out = out.view(self.shapes[0]) if self.alone else out
         self.views = [part.view(one) for part, one in zip(out.split(self.lengths), self.shapes, strict=True)]
-        self.spares, self.outs = [stack.of(spares) for stack in self.stacks], [stack.of(out) for stack in self.stacks]
+        self.outs = [stack.of(out) for stack in self.stacks]
+        if self.alone:
+            self.spare = spare[: self.room]
+            self.tiles = [self._tile(at) for at in range(0, self.slices, self.at_once)]
+        else:
+            self.spare = spare[: self.room].view(2, self.entries)
+            first, stacks = self.spare[0], [stack.of(self.spare[0]) for stack in self.stacks]
+            self.tiles = [Tile(ALL, out, self.views, first, stacks, self.factors)]
+
+    def _tile(self, start: int) -> Tile:
+        several = self.at_once < self.slices
+        part = slice(start, start + self.at_once) if several else ALL
+        (stack,), out = self.stacks, self.out[part] if several else self.out
+        spare = self.spare[: out.numel()]
+        shape = (1, out.shape[0], *stack.shape[2:]) if stack.by_line else (1, out.numel())
+        factors = [[whole, *(line[:, part] for line in lines[:1]), *lines[1:]] for whole, *lines in self.factors]
+        return Tile(part, out, [out], spare.view(out.shape), [spare.view(shape)], factors)
 
     def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
         """Set the tensors of a step."""
@@ -189,17 +233,19 @@ class ParameterBlock:
         ]
         self.weight = (params[0] if self.alone else torch.cat([param.reshape(-1) for param in params])).to(dtype)
 
-    def move(self, lr: float | Tensor, multiplier: Tensor | None = None) -> None:
-        """Add ``lr * multiplier * out`` to the weights; overwrites ``out``."""
+    def move(self, lr: float | Tensor, multiplier: Tensor | None = None, tile: Tile | None = None) -> None:
+        """Add ``lr * multiplier * out`` of a tile, or of the block, to the weights; overwrites ``out``."""
+        out, views = (self.out, self.views) if tile is None else (tile.out, tile.views)
+        params = [param[tile.part] for param in self.params] if tile is not None and tile.part != ALL else self.params
         if isinstance(lr, Tensor):
-            self.out.mul_(lr)
+            out.mul_(lr)
             lr = 1.0
         if multiplier is not None:
-            if self.alone and self.params[0].dtype == self.out.dtype:
-                self.params[0].addcmul_(self.out, multiplier, value=lr)
+            if self.alone and params[0].dtype == out.dtype:
+                params[0].addcmul_(out, multiplier, value=lr)
                 return
-            self.out.mul_(multiplier)
-        torch._foreach_add_(self.params, self.views, alpha=lr)
+            out.mul_(multiplier)
+        torch._foreach_add_(params, views, alpha=lr)
 
     def release(self) -> None:
         """Drop references to all tensors that are not the block's own."""
@@ -219,19 +265,37 @@ def share_memory(blocks: list[ParameterBlock]) -> None:
 def measure(block: ParameterBlock) -> None:
     """Compute norms of a block's weights and of ``block.out`` into ``block.sizes``; overwrites ``block.spare``."""
     name = block.measure.norm
+    block.norms.zero_()
     if name == "max" and not block.alone:
         # On a CPU amax of absolute values is many times faster than vector_norm(inf) or aminmax.
         torch.abs(block.weight, out=block.spare[0])
         torch.abs(block.out, out=block.spare[1])
-        for pair, sizes in zip(block.spares, block.sizes, strict=True):
-            _measure(pair, 1, sizes, name)
+        for stack, sizes in zip(block.stacks, block.sizes, strict=True):
+            _measure(stack.of(block.spare), 1, sizes, name)
         return
     for index, entries in enumerate((block.weight, block.out)):
         if name == "max":
-            entries = torch.abs(entries, out=block.spare[0])
+            for tile in block.tiles:
+                torch.abs(entries[tile.part] if tile.part != ALL else entries, out=tile.spare)
+                _measure_tile(tile, [size[index] for size in block.sizes[0]])
+            continue
         parts = entries.reshape(-1).split([out.numel() for out in block.outs])
         for part, out, sizes in zip(parts, block.outs, block.sizes, strict=True):
             _measure(part.view_as(out), 0, [size[index] for size in sizes], name)
+
+
+def _measure_tile(tile: Tile, sizes: Sizes) -> None:
+    """Raise ``sizes``, 0 before the first tile, to the largest entries of ``tile.spare``."""
+    whole, *lines = sizes
+    if tile.part == ALL:
+        _measure(tile.spares[0], 0, sizes, "max")
+        return
+    # A row lies in one tile, the rest in all of them.
+    rows, columns = [line[:, tile.part] for line in lines[:1]], lines[1:]
+    own = [torch.empty_like(whole), *rows, *(torch.empty_like(line) for line in columns)]
+    _measure(tile.spares[0], 0, own, "max")
+    for size, one in zip([whole, *columns], [own[0], *own[2:]], strict=True):
+        torch.maximum(size, one, out=size)
 
 
 def _measure(entries: Tensor, lead: int, sizes: Sizes, name: str) -> None:

@@ -35,8 +35,8 @@ class TrustRatioOptimizer(CheckedOptimizer):
     parameters (``DTensor``) are updated exactly like whole ones: sizes of rows, columns and tensors are reduced over
     the processes that hold their shards.
 
-    Extra memory of a step: twice the largest parameter in the dtype of its state, or three times the size of a shared
-    block (0.25 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
+    Extra memory of a step: the largest parameter in the dtype of its state, twice on an accelerator, or three times the
+    size of a shared block (0.25 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
 
     All subclasses have the options ``lr`` (a number, or a tensor of one element), ``weight_decay``, ``ratio_from_ndim``
     and ``decay_from_ndim`` (tensors with fewer dimensions have ratio 1, and no weight decay), ``foreach`` (``False``:
@@ -145,8 +145,6 @@ class TrustRatioOptimizer(CheckedOptimizer):
         self.direct(block, group, decay)
         seen = None
         if block.scaled:
-            if block.layout is not None:
-                block.norms.zero_()
             measure(block)
             if block.layout is not None:
                 merge_over_shards(block)
