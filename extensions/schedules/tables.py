@@ -175,6 +175,7 @@ def at_a_glance(entries: Sequence[Judged], said: str) -> Table:
         Column("", "batch_size", "from B", name=True),
         Column("", "comparison.steps_saved.value", "steps saved", "comparison.steps_saved.interval"),
         Column("", "comparison.examples_saved.value", "examples saved", "comparison.examples_saved.interval"),
+        *(column for column in _times(entries) if column.heading.startswith("time saved")),
         Column("", "verdict", "verdict", left=True),
     )
     lines = ["saved: the share of the steps of the best constant batch size at equal examples, and of the examples of "
