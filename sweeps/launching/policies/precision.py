@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
 
-FEWEST_RUNS = 2
-"""Runs that a round adds at least: one alone is hardly worth the analysis."""
+FEWEST_RUNS, SHARE = 2, 16
+"""Runs that a round may add at most, where workers ask for no more: this many, because one alone is hardly worth the
+analysis, or this part of the trials so far, because a few of many change little and rounds are counted."""
 
 MOST_RUNS = 100.0
 """Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
@@ -90,7 +91,6 @@ class Precision(Rounds):
         # a round keeps all workers busy and decides no more than that: what it shows says what is worth running next;
         # the trials of an optimizer do not depend on whether others are done
         least = math.ceil(self.workers / len(sweep.axes.labels))
-        most = max(FEWEST_RUNS, least)
         # those of earlier commands in the folder count, too: the answer is theirs as well
         stored = (result for result in Store(folder).results() if result.status.final)
         ran = {trial.trial_id: trial for trial in itertools.chain(stored, *(one.trials() for one in self.searches))}
@@ -108,6 +108,7 @@ class Precision(Rounds):
                 continue
             state = f"the interval is narrow enough, but: {verdict}" if narrow[text] else f"verdict: {verdict}"
             why, seeds = stop, None if self.more_seeds else sweep.axes.seeds
+            most = max(FEWEST_RUNS, least, prices[text]["trials"] // SHARE)
             wish = None if why else suggest(answer, self.goal, seeds, most, least)
             # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
             edges = wish is not None and wish.lrs is None and bool(wish.edges)
