@@ -12,7 +12,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.noise import NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import BEYOND, LEAST_OPEN, OPEN, Known, suggest
-from analysis.estimate.suggest.design import MOST, Design
+from analysis.estimate.suggest.design import MOST
 from analysis.read.results import load
 from tests.factories import Truth, sweep
 
@@ -50,8 +50,8 @@ def test_the_noise_scale_says_where_a_single_batch_size_goes_on(
     [
         ((OPEN - 0.01, 0.1), ([], [])),
         ((OPEN + 0.01, 0.1), ([1], [])),
-        ((0.1, OPEN + 0.01), ([], [1024])),
-        ((0.45, 0.55), ([], [1024])),
+        ((0.1, OPEN + 0.01), ([], [2048])),
+        ((0.45, 0.55), ([], [2048])),
     ],
 )
 def test_it_goes_outwards_on_the_side_where_the_answer_more_probably_lies(
@@ -62,15 +62,6 @@ def test_it_goes_outwards_on_the_side_where_the_answer_more_probably_lies(
         assert Known(measured).sides(OPEN) == sides
 
 
-@pytest.mark.parametrize(("farther", "size"), [(BEYOND - 0.01, 1024), (BEYOND + 0.01, 2048)])
-def test_a_stride_upwards_is_long_only_where_the_answer_lies_farther_than_a_short_one(
-    farther: float, size: int, measured: Answer
-) -> None:
-    chances = {2: 1.0, 512: 0.9, 1024: farther}
-    with patch.object(Design, "above", lambda _, batch_size: chances[int(batch_size)]):
-        assert Known(measured).sides(OPEN) == ([], [size])
-
-
 def test_an_end_that_runs_at_the_measured_batch_sizes_do_not_close_is_looked_for_beyond_them(measured: Answer) -> None:
     with (
         patch.object(Known, "_beyond", return_value=(LEAST_OPEN, OPEN - 0.1)),
@@ -79,7 +70,7 @@ def test_an_end_that_runs_at_the_measured_batch_sizes_do_not_close_is_looked_for
         assert Known(measured).asked_for() is None
         wished = suggest(measured)
     assert wished is not None
-    assert max(wished.batch_sizes) == 1024
+    assert max(wished.batch_sizes) == 2048
 
 
 def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> None:
