@@ -64,7 +64,7 @@ class Nearness:
 
     @property
     def doubt(self) -> str | None:
-        """One line to show when a trial has spent its budget and none has reached the target; ``None`` otherwise."""
+        """One line to show when the budget of a trial was too small and none has reached the target, or ``None``."""
         if self.reached or self._spent is None or self._budget is not None:
             return None
         spent = self._spent
@@ -75,8 +75,9 @@ class Nearness:
             ends = f", went from {values[0]:.4g} to {values[-1]:.4g}, at best {nearest:.4g}"
         meant = " or ".join(meant_perhaps(self.target, values))
         return (
-            f"no trial has reached {self.target} yet: the first that spent its budget, {spent.final_step:,} steps at "
-            f"batch size {config.batch_size} and learning rate {config.lr:.3g}{ends}; perhaps {meant} is meant"
+            f"no trial has reached {self.target} yet: the first whose budget was too small, after "
+            f"{spent.final_step:,} steps at batch size {config.batch_size} and learning rate {config.lr:.3g}{ends}; "
+            f"perhaps {meant} is meant"
         )
 
 

@@ -107,8 +107,9 @@ class _Ends:
     def _spends(self, config: TrialConfig, near: TrialResult) -> End:
         """Return an end as far from the target as that of the nearest trial so far, and farther the more the learning
         rate differs from that trial's."""
-        by_itself = near.final_step < near.config.max_steps  # an external program that decides itself when to end
-        steps = min(config.max_steps, near.final_step) if by_itself else config.max_steps
+        # given up, or a program that decides itself when to end
+        early = near.final_step < near.config.max_steps
+        steps = min(config.max_steps, near.final_step) if early else config.max_steps
         gap = math.log(config.lr / near.config.lr) - SLOPE * math.log(config.batch_size / near.config.batch_size)
         distance = outcome(near, self._objective).distance
         # a hundredth of the way: enough to rank the learning rates, too little to pass for progress
