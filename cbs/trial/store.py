@@ -61,7 +61,7 @@ class Store:
         root: the folder; created by the first write.
 
     Example:
-        >>> store = Store("results/quick")
+        >>> store = Store("results/of-no-sweep")
         >>> {result.config.batch_size: result.steps_to_target for result in store.results()}  # nothing has run there
         {}
     """
