@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
@@ -49,8 +50,7 @@ BEYOND = 0.5
 """Probability above which seeds at the measured batch sizes do not help."""
 
 APART = 4
-"""Ratio of the batch sizes with which it is looked for. Half of it where it lies no farther away was no cheaper, and
-left curves short: in sweeps of the embedded text the interval then opened again."""
+"""Ratio of the batch sizes with which it is looked for. Half of it, where that would do, left curves short."""
 
 FEWEST_STEPS = 10.0
 """If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
@@ -317,8 +317,9 @@ class Known:
             noise = self.answer.noise_scale.value  # of the order of the critical batch size
             if noise is None:
                 return smaller, larger
-            far = bool(larger) and noise > APART**2 * last.batch_size
-            return (smaller, []) if noise < first.batch_size else ([], [APART**2 * last.batch_size] if far else larger)
+            if larger and noise > APART**2 * last.batch_size:
+                larger = [APART**2 * last.batch_size]
+            return (smaller, []) if noise < first.batch_size else ([], larger)
         if max(below, above) <= least_chance:
             return [], []
         return (smaller, []) if below > above else ([], larger)
@@ -328,8 +329,8 @@ class Known:
         that reached the target."""
         if self.design is None:
             return 1.0, 1.0
-        sizes = self.design.draws.batch_sizes
-        return 1.0 - self.design.above(sizes[0]), self.design.above(sizes[-1])
+        place, sizes = least_place(self.design.draws), self.design.draws.batch_sizes
+        return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
 
     def most_for_its_cost(self) -> Wanted | None:
         """Return the runs that narrow the interval most per example, at present and at new batch sizes; ``None`` if the

@@ -123,10 +123,6 @@ class Design:
         own = (1 - draws.shared) * self._variance / np.maximum(there @ draws.seeds, 1)
         return rates, np.where(there.any(axis=1), rates / (rates + own), 0.0)
 
-    def above(self, batch_size: float) -> float:
-        """Return the probability that the least product lies above a batch size."""
-        return float(np.mean(least_place(self.draws) > math.log(batch_size)))
-
     def examples(self, batch_size: float) -> float:
         """Return the expected examples to the target at a batch size."""
         return batch_size * math.exp(self.draws.estimate(np.array([batch_size]))[0])
