@@ -9,18 +9,17 @@ import pytest
 import torch
 
 import cbs
-from cbs import CbsError, Schedule, Store, TrialConfig, TrialResult, report, report_settings
+from analysis import Analysis, fit
 from cbs.diagnostics import Diagnostic
-from cbs.noise_scale import Estimate, NoiseScaleMeter
+from cbs.noise_scale import Estimate, NoiseScaleMeter, Probe
 from cbs.optimizers import LARS, MERIT, OptimizerSpec
 from cbs.schedules.batch_size import ClosedLoop, OpenLoop
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import WeightAverage
-from cbs.training.run import run_trial
-from cbs.workloads import Workload
+from cbs.workloads import TrainingStream, Workload
 
 ROOT = Path(cbs.__file__).parents[1]
-PLACES = [ROOT / "cbs", ROOT / "extensions"]
+PLACES = [ROOT / "cbs", ROOT / "sweeps", ROOT / "analysis", ROOT / "extensions"]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
@@ -45,17 +44,9 @@ def test_examples_run(name: str) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        run_trial,
-        MERIT,
-        NoiseScaleMeter,
-        OptimizerSpec,
-        Workload,
-        WeightAverage,
-        Diagnostic,
-        OpenLoop,
-        ClosedLoop,
-        build_schedule,
-        *(CbsError, Schedule, Store, TrialConfig, TrialResult, report, report_settings, Estimate, LARS),
+        *(getattr(cbs, name) for name in cbs.__all__),
+        *(Analysis, fit, NoiseScaleMeter, Probe, Estimate, Diagnostic, Workload, TrainingStream, OptimizerSpec),
+        *(MERIT, LARS, WeightAverage, OpenLoop, ClosedLoop, build_schedule),
     ],
     ids=lambda entry: entry.__name__,
 )

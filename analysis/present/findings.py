@@ -58,6 +58,15 @@ class Analysis(Findings):
     """Result of an analysis, with one answer per sweep, group and target.
 
     ``suggestions`` are trials that would help, at most one entry per answer.
+
+    Example:
+
+        >>> import pandas as pd
+        >>> from analysis import fit
+        >>> table = pd.DataFrame({"batch_size": [4, 8, 16, 32, 64, 128], "steps": [2060, 1080, 600, 352, 240, 178]})
+        >>> analysis = fit(table)
+        >>> isinstance(analysis, Analysis), [answer.verdict.value for answer in analysis.answers]
+        (True, ['too few seeds'])
     """
 
     answers: tuple[Answer, ...] = field(repr=False)

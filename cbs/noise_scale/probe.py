@@ -69,6 +69,16 @@ class Probe(AbstractContextManager["Probe"]):
 
     Raises:
         ConfigError: if a name is unknown, the model has no trainable parameter, or the source cannot measure it.
+
+    Example:
+
+        >>> _ = torch.manual_seed(0)
+        >>> model, inputs = nn.Linear(3, 1), torch.randn(64, 3)
+        >>> with Probe(model) as probe:
+        ...     (model(inputs) - 1).square().mean().backward()
+        ...     moments = probe.step()["l2"]
+        >>> moments.sizes.big, (moments.noise.sum() / moments.signal.sum()).item() > 0
+        (64.0, True)
     """
 
     def __init__(

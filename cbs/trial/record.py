@@ -67,6 +67,12 @@ class Measurement:
         train_loss: mean training loss since the previous evaluation, NaN at step 0.
         lr: learning rate of the latest update, 0 at step 0.
         others: further metrics by name.
+
+    Example:
+
+        >>> row = Measurement(step=100, examples=3200, value=2.31, train_loss=2.4, lr=0.004, others={"accuracy": 0.4})
+        >>> row.examples / row.step, row.others["accuracy"]
+        (32.0, 0.4)
     """
 
     step: int

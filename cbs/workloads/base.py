@@ -22,6 +22,17 @@ class TrainingStream(Protocol):
 
     A stream may have a method ``skip(examples)`` that continues after this many examples; a resumed trial then need not
     draw again what it has seen.
+
+    Example of the numbers from 0 on, in their order:
+
+    >>> class Counted:
+    ...     seen = 0
+    ...     def next(self, examples):
+    ...         self.seen += examples
+    ...         return torch.arange(self.seen - examples, self.seen)
+    >>> stream = Counted()
+    >>> stream.next(2).tolist(), stream.next(3).tolist()
+    ([0, 1], [2, 3, 4])
     """
 
     def next(self, examples: int) -> Batch:
