@@ -20,8 +20,7 @@ from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
 from cbs.trial.parent import Parent
 from sweeps.launching.loop import PlannedSweep
-from sweeps.launching.policies import SweepReport
-from sweeps.launching.policies.once import Once
+from sweeps.launching.policies import Once, SweepReport
 from sweeps.measuring.throughput import Timing
 from tests.cases import PRESENT, Case, Flags, answer, of_extensions
 from tests.parameters import COMMANDS, flags_of, kind
@@ -58,7 +57,7 @@ UNITS = [
 TRAINING: dict[str, Any] = {
     "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
     "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
-    "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
+    "sweeps.launching.policies.Once.preview": lambda *_: SweepReport({}, []),
     "sweeps.running.cluster.PrestartedRay": lambda *_: nullcontext(),
     "os.cpu_count": 4,
     "cbs.compute.device.count": 1,

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, build, from_text, report_metrics, to_text
+from cbs.integrations import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
 

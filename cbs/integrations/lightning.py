@@ -10,7 +10,7 @@ from torch import nn
 
 from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, build, from_text, report_metrics, to_text
+from cbs.integrations import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):

@@ -14,7 +14,7 @@ from cbs.compute.state import evaluating
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import without_gradients
 from cbs.noise_scale.geometries import as_real
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.grouping import Grouping, Groups, equal_parts, pick
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from cbs.noise_scale.cut import has_rows
 from cbs.noise_scale.geometries import as_real
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Moments
 
 TENSORS, ENTRIES = 3, 1024

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries import Geometry, as_real
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.moments import Sizes
 

@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_decay, check_size, misfit
 from cbs.optimizers.layout import as_matrices, as_parameter
-from cbs.optimizers.spectral.base import MomentumOptimizer, SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral import MomentumOptimizer, SpectralOptimizer, beside_adamw
 
 
 def step_on_sphere(owner: torch.optim.Optimizer, param: Tensor, direction: Tensor, group: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class MuonHyperball(SpectralOptimizer):
         momentum: decay of the average gradient per step.
         nesterov: whether to use Nesterov's look-ahead.
         weight_decay: weight decay of the parameters that AdamW trains; the norm of matrices is fixed instead.
-        iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
+        iteration: options of :class:`~cbs.optimizers.spectral.SpectralOptimizer`.
 
     Raises:
         ValueError: if a value is invalid, a parameter is not a matrix, or, at the first step, is 0.

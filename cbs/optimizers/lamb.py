@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_size
-from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
+from cbs.optimizers.trust_ratio.core import AdamTrustRatio
 
 
 @optimizer(

@@ -12,8 +12,8 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice
-from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 from cbs.optimizers.trust_ratio.blocks import NORMS, NormSpec, ParameterBlock
+from cbs.optimizers.trust_ratio.core import AdamTrustRatio
 
 _VARIANTS = ("code", "paper")
 _CLIP_MARGIN = 0.999

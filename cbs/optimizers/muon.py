@@ -16,8 +16,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_decay, misfit, state_dtype
 from cbs.optimizers.layout import as_parameter
-from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
-from cbs.optimizers.spectral.orthogonalization import NORM_FLOOR
+from cbs.optimizers.spectral import NORM_FLOOR, SpectralOptimizer, beside_adamw
 from cbs.registry.values import is_number
 
 LR_CONVENTIONS = ("match_rms_adamw", "original")
@@ -48,7 +47,7 @@ class Muon(SpectralOptimizer):
         lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
             mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
         weight_decay: decoupled weight decay.
-        iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
+        iteration: options of :class:`~cbs.optimizers.spectral.SpectralOptimizer`.
 
     Raises:
         ValueError: if a value is invalid, or a parameter is not a matrix.

@@ -34,7 +34,7 @@ PUBLIC = (
     "cbs.noise_scale.averages.Estimate",
     "cbs.optimizers.merit.MERIT",
     "cbs.optimizers.lamb.LAMB",
-    "extensions.conformance.check",
+    "extensions.conformance.subjects",
     "sweeps.spec.spec.Sweep",
     "sweeps.launching.loop.run_sweep",
     "analysis.questions.analyze.answer.analyze",

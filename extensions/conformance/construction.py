@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from cbs.errors import CbsError
-from extensions.conformance.check import check
-from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, refused, same
+from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, check, ensure, moved, refused, same
 
 REFUSALS = (ValueError, TypeError, CbsError)
 BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}

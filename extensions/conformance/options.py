@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.problem import ProblemOptimizer
-from extensions.conformance.check import check
 from extensions.conformance.construction import REFUSALS, takes
-from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, same
+from extensions.conformance.subjects import NotApplicable, OptimizerRun, Subject, check, ensure, moved, same
 
 MATRICES = ("hidden.weight", "head.weight")
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extensions.conformance.check import check
-from extensions.conformance.subjects import Failure, OptimizerRun, Subject, ensure, same
+from extensions.conformance.subjects import Failure, OptimizerRun, Subject, check, ensure, same
 
 State = dict[str, Any]
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extensions.conformance.check import check
-from extensions.conformance.subjects import Failure, OptimizerRun, Shapes, Subject, ensure, moved, same
+from extensions.conformance.subjects import Failure, OptimizerRun, Shapes, Subject, check, ensure, moved, same
 
 ODD: Shapes = {
     "scalar": (),

@@ -11,9 +11,8 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from extensions.conformance.check import check
 from extensions.conformance.state import again, through_file
-from extensions.conformance.subjects import Failure, OptimizerRun, Subject, ensure, moved, same
+from extensions.conformance.subjects import Failure, OptimizerRun, Subject, check, ensure, moved, same
 
 PEAK = 0.125
 

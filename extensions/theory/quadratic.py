@@ -137,7 +137,7 @@ def as_notebook(
     dimension: int = 10_000,
 ) -> QuadraticAnswer:
     """Compute the steps as the authors' notebook does, without fitting curves; see
-    :func:`~extensions.theory.noisy_quadratic.curves.notebook_curve`.
+    :func:`~extensions.theory.noisy_quadratic.notebook_curve`.
 
     Raises:
         ConfigError: if the notebook has no such optimizer, or the target is not below the loss at the start.

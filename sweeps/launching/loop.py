@@ -13,8 +13,7 @@ from cbs.interrupts import time_limit
 from cbs.trial.config import COMMAND
 from sweeps.folder.lock import check_free
 from sweeps.launching import launch
-from sweeps.launching.policies import Policy, SweepReport, Underway
-from sweeps.launching.policies.once import Once
+from sweeps.launching.policies import Once, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
 from sweeps.running.child import Child

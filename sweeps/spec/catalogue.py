@@ -20,7 +20,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers.base import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.routing import Routing, route
-from cbs.optimizers.spectral.orthogonalization import SMALL
+from cbs.optimizers.spectral import SMALL
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, SIZES
 from sweeps.spec.overrides import typed

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.noise_scale.probe import Probe

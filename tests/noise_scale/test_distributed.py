@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, whole_statistics
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
 from tests import fresh
@@ -73,7 +73,7 @@ for _ in range(2):
 assert probe.step()["l2"].sizes.big == 6
 try:
     cbs.noise_scale.Probe(model, source="replicas")
-except cbs.noise_scale.sources.replicas.ConfigError as error:
+except cbs.noise_scale.sources.accumulation.ConfigError as error:
     print(error)
 """
     finished = fresh.python(program, tmp_path)

@@ -14,10 +14,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 import cbs.optimizers
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
-from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers import OPTIMIZERS, build_optimizer, spectral
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
-from cbs.optimizers.spectral import orthogonalization
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult
@@ -243,8 +242,8 @@ AUTO = [name for name in OPTIMIZERS.names() if "auto" in OPTIMIZERS[name].defaul
 @pytest.mark.parametrize("name", ["sgd", *AUTO])
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_record_says_what_was_taken_for_auto(name: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", fast)
-    monkeypatch.setattr(orthogonalization, "SMALL", 1)
+    monkeypatch.setattr(spectral, "FAST_BFLOAT16", fast)
+    monkeypatch.setattr(spectral, "SMALL", 1)
     found = trial(name, OPTIMIZERS[name].lr_grid[0], 2).decided
     assert found.keys() == {option for option, value in OPTIMIZERS[name].defaults.items() if value == "auto"}
     assert found.get("ns_dtype") in (None, "bfloat16" if fast else "float32")

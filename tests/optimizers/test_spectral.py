@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.nuclear import Nuclear
-from cbs.optimizers import build_optimizer
+from cbs.noise_scale.geometries.norms import Nuclear
+from cbs.optimizers import build_optimizer, spectral
 from cbs.optimizers.hyperball import AdamHyperball, MuonHyperball
 from cbs.optimizers.matching import matched
 from cbs.optimizers.muon import Mona, Muon, NorMuon
-from cbs.optimizers.spectral import orthogonalization
-from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
+from cbs.optimizers.spectral import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
 from tests.references.muon import HyperballTwin, MuonTwin, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
@@ -185,7 +184,7 @@ def test_the_precision_is_chosen_by_the_processor_and_the_size_and_never_in_floa
 ) -> None:
     small, large = torch.ones(4, 6), torch.ones(160, 160)
     for has_amx, expected in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", has_amx)
+        monkeypatch.setattr(spectral, "FAST_BFLOAT16", has_amx)
         assert fast_dtype([small]) == "float32"
         assert fast_dtype([small, large]) == expected
         assert fast_dtype([large.double()]) == "float32"
@@ -202,12 +201,12 @@ def test_a_run_goes_on_in_the_precision_in_which_it_began(monkeypatch: pytest.Mo
 
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(160, 160))
-    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", True)
+    monkeypatch.setattr(spectral, "FAST_BFLOAT16", True)
     optimizer = Muon([weight], 0.1)
     step(optimizer, 0)
     other = nn.Parameter(weight.detach().clone())
     # As on a machine of another kind.
-    monkeypatch.setattr(orthogonalization, "FAST_BFLOAT16", False)
+    monkeypatch.setattr(spectral, "FAST_BFLOAT16", False)
     resumed = Muon([other], 0.1)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert resumed.param_groups[0]["ns_dtype"] == "bfloat16"

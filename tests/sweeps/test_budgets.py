@@ -21,9 +21,8 @@ from cbs.trial.target import Target
 from sweeps.folder.manifest import merged_manifest, union
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import SweepReport
+from sweeps.launching.policies import Once, SweepReport
 from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
-from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines
 from sweeps.search.forecast import End, play
 from sweeps.search.observer import Limits

@@ -9,8 +9,7 @@ from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.launching import launch, loop
 from sweeps.launching.loop import follow, run_sweep
-from sweeps.launching.policies import POLICIES, Policy
-from sweeps.launching.policies.once import Once
+from sweeps.launching.policies import POLICIES, Once, Policy
 from sweeps.launching.policies.telescope import Telescope
 from sweeps.launching.train import policy_of
 from sweeps.outlook.cost import Cost

@@ -12,8 +12,8 @@ from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from sweeps.launching import launch
 from sweeps.launching.loop import follow
+from sweeps.launching.policies import Once
 from sweeps.launching.policies import telescope as stages
-from sweeps.launching.policies.once import Once
 from sweeps.launching.policies.staged import EachSetting, split_axes
 from sweeps.recipes import RECIPES
 from sweeps.search.observer import Limits

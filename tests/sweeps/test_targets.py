@@ -20,8 +20,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.launching.launch import resolve
 from sweeps.launching.loop import follow
-from sweeps.launching.policies import parts
-from sweeps.launching.policies.once import Once
+from sweeps.launching.policies import Once, parts
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.forecast import End, play
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of

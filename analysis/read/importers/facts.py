@@ -15,8 +15,7 @@ from analysis.json_values import flat
 from analysis.read import cells
 from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
-from analysis.read.importers.statuses import by_status
-from analysis.read.importers.titles import settled
+from analysis.read.importers.words import by_status, settled
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
 

@@ -1,4 +1,4 @@
-"""Format ``huggingface``: ``trainer_state.json`` of the Hugging Face ``Trainer``.
+"""The Hugging Face ``Trainer``: its ``trainer_state.json``, and the dictionaries that it prints.
 
 The file contains the logs of a run, but neither its global batch size nor its peak learning rate: the
 ``train_batch_size`` in it is per device, without accumulation and world size. The user has to give both.
@@ -14,6 +14,7 @@ from typing import Any
 from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, run_of
 from analysis.read.importers.files import read_mapping
+from analysis.read.importers.printed import NUMBER, Printed, counted
 from analysis.read.importers.settings import Settings
 from analysis.read.table import of_rows
 from cbs.errors import DataError
@@ -76,3 +77,43 @@ class HuggingFace(Importer):
 def _folder(state: Path) -> Path:
     folder = state.resolve().parent if state.parent == Path() else state.parent
     return folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
+
+
+_PRINTED = re.compile(r"\{'.*'epoch': '?(?:[\d.e+-]+)'?\}")
+_BAR = re.compile(r"^ *\d+%\|[^|]*\| *(\d+)/(\d+) \[")
+_NUMBER = re.compile(rf"'([\w/]+)': '?({NUMBER})'?(?=[,}}])")
+
+
+# Tested with transformers 5.23 and lines of 4.x. They have an epoch but no step: that of the progress bar, which is
+# drawn anew after each of them; the epochs show whether it is the right bar. Without a bar nothing is known.
+@IMPORTERS.register("trainer_output")
+class TrainerOutput(Printed):
+    """Every number of the dictionaries, such as ``eval_loss``."""
+
+    doubt = ("loss", "loss of a Trainer is the mean of the batches trained on since its last log: see eval_loss")
+
+    def rows(self, output: str) -> list[dict[str, Any]]:
+        """Return the dictionaries with the steps of the bars that follow them; an error if they have none."""
+        rows: list[dict[str, Any]] = []
+        waiting, total, left = "", "", 0
+        for line in output.split("\n"):
+            if (said := _PRINTED.search(line)) is not None:
+                left += bool(waiting)
+                waiting = said[0]
+            elif (bar := _BAR.match(line)) is not None:
+                total = total or bar[2]  # the first bar without a name is that of training
+                if waiting and bar[2] == total:
+                    rows.append(counted({"step": bar[1], **dict(_NUMBER.findall(waiting))}))
+                    waiting = ""
+        if left and not rows:
+            raise DataError("the dictionaries have no step, and no progress bar shows it: leave out --disable_tqdm")
+        last = max(rows, key=lambda row: row["epoch"], default={"epoch": 0.0})
+        for row in rows if last["epoch"] else ():
+            # steps are in proportion to epochs, which are printed with two digits or more
+            per_epoch = last["step"] / last["epoch"]
+            if abs(row["step"] - row["epoch"] * per_epoch) > 1 + 0.02 * row["step"] + 0.01 * per_epoch:
+                raise DataError(
+                    f"the progress bar is at step {row['step']:g} at epoch {row['epoch']:g}, but at {last['step']:g} "
+                    f"at {last['epoch']:g}: another bar is mixed in; use ReportCallback instead"
+                )
+        return rows

@@ -18,8 +18,8 @@ from analysis.read.importers.epochs import on_epochs
 from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
-from analysis.read.importers.statuses import UNFINISHED
 from analysis.read.importers.trials import ENDED_EARLY, trial
+from analysis.read.importers.words import UNFINISHED
 from cbs.errors import ConfigError, DataError, reason
 from cbs.trial.record import TrialResult
 from cbs.trial.store import MANIFEST

@@ -6,13 +6,16 @@ other: the learning rate of that step. Facts about its run come from elsewhere: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import ImportedRun, Importer, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.files import below, read_text
 from analysis.read.importers.settings import AXES, Settings
-from analysis.read.table import Sheet, read_table
+from analysis.read.table import Sheet, of_rows, read_table
+from cbs.errors import DataError
 
 
 def on_any_axis(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
@@ -34,3 +37,58 @@ class Logs(Importer):
             name = path.name if path == Path(source) else str(path.relative_to(source))
             aliases = (str(path), path.stem)
             yield on_any_axis(table, settings, name=name, aliases=aliases, files=(path,))
+
+
+@IMPORTERS.register("csv")
+class CsvLog(Logs):
+    """A CSV file with a header. Never detected automatically: a CSV file may hold many runs, see format ``table``."""
+
+    expected = "a file that ends in .csv, or a folder of them"
+    marks = ("*.csv", "CSV files")
+
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        return None
+
+
+_OF_RAY = "result.json"
+
+
+@IMPORTERS.register("jsonl")
+class JsonLines(Logs):
+    """A JSON object per line, as in Ray's ``result.json``; objects in it are columns ``config/lr``, as in its CSV."""
+
+    expected = "a file that ends in .jsonl, or Ray's result.json, or a folder of them"
+    marks = ("*.jsonl", "files of JSON lines")
+
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        """Claim files of these names."""
+        ours = [path for path in self.files(source) if path.suffix == ".jsonl" or path.name == _OF_RAY]
+        return Claim.of(ours, self.marks[1])
+
+    def files(self, source: str) -> list[Path]:
+        """Return the given file, or all files of both names below a folder."""
+        top = Path(source)
+        return super().files(source) if top.is_file() else sorted([*super().files(source), *below(top, _OF_RAY)])
+
+    def table(self, path: Path) -> Sheet:
+        rows = []
+        # not splitlines: JSON texts may contain other line separators, such as U+2028
+        for number, line in enumerate(read_text(path, "write it in UTF-8").split("\n"), start=1):
+            try:
+                row = json.loads(line) if line.strip() else None
+            except (ValueError, RecursionError):
+                row = line
+            if isinstance(row, dict):
+                rows.append(dict(_levels(row)))
+            elif row is not None:
+                raise DataError(f"{path}, line {number}: not a JSON object; write one per line, or remove the line")
+        return of_rows(str(path), rows)
+
+
+def _levels(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object and of those in it, by keys that are joined as Ray does it."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}/{name}", each) for name, each in _levels(value))
+        else:
+            yield key, value

@@ -1,4 +1,6 @@
-"""Format ``table``: CSV, TSV or Parquet in long form, with one row per measurement and a column ``run``."""
+"""CSV, TSV or Parquet: format ``table``, with one row per measurement and a column ``run``; format ``final_losses``,
+with one row per run.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import pandas as pd
 
 from analysis.formatting import plural
 from analysis.read import cells
-from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, ImportedRun, Importer
+from analysis.read.importers.base import ANY_TABLE, COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.logs import on_any_axis
-from analysis.read.importers.settings import Settings
-from analysis.read.importers.titles import settled
+from analysis.read.importers.settings import AXES, Settings
+from analysis.read.importers.words import settled
 from analysis.read.table import Sheet, header_of, read_table, table_paths
 from cbs.errors import DataError
 
@@ -73,3 +75,36 @@ def _one_kind(table: Sheet, run: str) -> None:
                 f"{table.name}: the steps of run {run} are not in order, and its rows differ in {cells.shown(title)} "
                 f"({', '.join(words)}): keep the rows of one kind, or leave out the column"
             )
+
+
+@IMPORTERS.register("final_losses")
+class FinalLosses(Importer):
+    """Columns ``batch_size``, ``lr``, ``tokens`` (or ``examples`` or ``step``) and the metric.
+
+    Optionally ``optimizer``, ``seed`` and other facts. A run that diverged has ``nan``.
+    """
+
+    expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them, with one row per run"
+
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        """Claim tables with a batch size and a learning rate in every row, by whatever title, and none of runs."""
+        paths = table_paths(Path(source)) if Path(source).exists() else []
+        size, rate, run = (settings.columns.get(name, name) for name in ("batch_size", "lr", "run"))
+        titles = [{*header_of(path)} for path in paths]
+        needed = {size} if "lr" in settings.constants else {size, rate}
+        if not paths or any({run, "run"} & each or not needed <= each for each in titles):
+            return None
+        return Claim.of(paths, "tables with batch_size, lr and no run: one row per run", COLUMNS)
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
+        """Yield one run per row."""
+        for path in table_paths(Path(source)):
+            table = read_table(path)
+            settings = settled(table, settings)
+            unit, title = settings.axis(next((name for name in AXES if name in table.columns), "tokens"), "tokens")
+            if unit == "tokens" and title in AXES:
+                unit = title
+            table.need(title, "how long a run was; rename with --column tokens=THEIRS, examples=THEIRS or step=THEIRS")
+            for row, place in enumerate(table.places):
+                name = f"{path.name}, {place}"
+                yield run_of(table.rows([row]), settings, (unit, title), name=name, named=True, files=(path,))

@@ -61,9 +61,8 @@ def command(
     from cbs.errors import ConfigError
     from cbs.registry.values import parse_duration
     from cbs.trial.store import Store
-    from extensions.papers.reproducing.price import prices
     from extensions.papers.reproducing.reproduce import recipe_of, reproduce, store
-    from extensions.papers.reproducing.telling import price_lines, recipe_lines, verdict_lines
+    from extensions.papers.reproducing.telling import price_lines, prices, recipe_lines, verdict_lines
     from sweeps.outlook.progress import Progress
     from sweeps.running.resources import Resources
     from sweeps.search.observer import Limits

@@ -13,8 +13,8 @@ from extensions.papers.experiments import (
     PaperRecipe,
     PublishedRelation,
     RecipeRun,
+    asks,
 )
-from extensions.papers.experiments.base import asks
 from extensions.papers.experiments.parts import (
     C4,
     PROBE,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.target import Target
-from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.base import asks
+from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe, asks
 from extensions.papers.experiments.parts import (
     AUTO,
     FEW,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import asks
+from extensions.papers.experiments import PAPERS, Near, PaperRecipe, RecipeRun, asks
 from extensions.papers.experiments.parts import TEXT, experiment, lower_loss
 
 VARIANTS = ("full", "prox_linear", "layerwise")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.base import asks
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, asks
 from extensions.papers.experiments.parts import (
     among_sizes,
     excess,

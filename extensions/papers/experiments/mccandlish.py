@@ -6,8 +6,20 @@ from typing import Any
 
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
+from extensions.papers.experiments import (
+    PAPERS,
+    Beyond,
+    Expectation,
+    Measured,
+    Monotone,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+    nth,
+    only,
+)
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, classifier, experiment, fitted, one_run
 from sweeps.spec.lengths import ScheduleRule
 

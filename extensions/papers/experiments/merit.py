@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any
 from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.config import EvaluationPlan
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
+from extensions.papers.experiments import (
+    PAPERS,
+    Beyond,
+    Expectation,
+    Measured,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+    nth,
+    only,
+)
 from extensions.papers.experiments.parts import COSINE, FEW, OPENWEBTEXT, SEEDS, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.given_rates import PrescribedRate
 

@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING
 from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Monotone, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks, nth, only
+from extensions.papers.experiments import (
+    PAPERS,
+    Beyond,
+    Expectation,
+    Likely,
+    Measured,
+    Monotone,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+    nth,
+    only,
+)
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
-from sweeps.recipes.text import essential_telescope
+from sweeps.recipes import essential_telescope
 
 if TYPE_CHECKING:
     from analysis.questions.compare.answer import Comparisons, TokenRatio

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe
-from extensions.papers.experiments.base import Measured, OurNumber, asks
+from extensions.papers.experiments import PAPERS, Beyond, Expectation, Measured, Near, OurNumber, PaperRecipe, asks
 from extensions.papers.experiments.parts import fits
 
 PUBLISHED = {

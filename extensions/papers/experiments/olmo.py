@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks, nth
+from extensions.papers.experiments import (
+    PAPERS,
+    Beyond,
+    Expectation,
+    Measured,
+    Monotone,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+    nth,
+)
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
 
 if TYPE_CHECKING:

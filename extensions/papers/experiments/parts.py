@@ -9,7 +9,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from extensions.papers.experiments.base import Expectation, Measured, NoSuchNumber, OurNumber, RecipeRun, nth, only
+from extensions.papers.experiments import Expectation, Measured, NoSuchNumber, OurNumber, RecipeRun, nth, only
 from extensions.papers.experiments.relations import Beyond, Likely, Near
 from sweeps.spec.axes import Axes
 from sweeps.spec.lengths import ScheduleRule

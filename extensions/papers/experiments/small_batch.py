@@ -6,8 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, Expectation, Monotone, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks
+from extensions.papers.experiments import (
+    PAPERS,
+    Expectation,
+    Measured,
+    Monotone,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+)
 from extensions.papers.experiments.merit import gpt2
 from extensions.papers.experiments.parts import C4, TEXT, among_sizes, experiment, fits, lower_loss, one_run
 

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
-from extensions.papers.experiments import PAPERS, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks, only
+from extensions.papers.experiments import (
+    PAPERS,
+    Expectation,
+    Measured,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+    only,
+)
 from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
 

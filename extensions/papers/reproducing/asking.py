@@ -12,7 +12,7 @@ from typing import Any
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.quantities import Quantity
 from cbs.registry.extensions import load
-from extensions.papers.experiments.base import NoSuchNumber, OurNumber, Question
+from extensions.papers.experiments import NoSuchNumber, OurNumber, Question
 
 FLAGS = {
     "targets": "target", "optimizers": "optim", "powers": "power", ("schedule judge", "metric"): "target",

@@ -18,8 +18,7 @@ from cbs.errors import CbsError, ConfigError
 from cbs.files import atomic_file
 from cbs.trial.store import Store
 from cbs.trial.trial_files import read_timing
-from extensions.papers.experiments import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
-from extensions.papers.experiments.base import NoSuchNumber
+from extensions.papers.experiments import PAPERS, SCALES, Expectation, NoSuchNumber, PaperRecipe, Reproduced
 from extensions.papers.reproducing.asking import answer, command_line, read
 from sweeps.launching.loop import PlannedSweep, carry_out
 from sweeps.outlook.progress import Progress

@@ -1,7 +1,7 @@
 """What general tests know of this extension."""
 
 from extensions.papers.experiments import PaperRecipe
-from extensions.papers.reproducing.price import RunPrice
+from extensions.papers.reproducing.telling import RunPrice
 from tests.cases import Flags, answer
 
 PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
@@ -17,7 +17,7 @@ FLAGS = {
                 title="t", paper="p", protocol="p"
             ),
             "extensions.papers.reproducing.reproduce.store": None,
-            "extensions.papers.reproducing.price.prices": lambda *_: [PRICE],
+            "extensions.papers.reproducing.telling.prices": lambda *_: [PRICE],
             "extensions.papers.reproducing.telling.verdict_lines": list,
             "os.cpu_count": 4,
             "cbs.compute.device.count": 1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cbs.workloads.text_parts.gpt import GPTShape
-from extensions.papers.bert import BERT, BERT_SIZES
+from extensions.papers.workloads.masked_text import BERT, BERT_SIZES
 from tests.workloads.text_parts.test_llama import count, ids, larger
 
 

@@ -15,9 +15,9 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
-from extensions.papers.image_parts import glyphs
-from extensions.papers.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
+from extensions.papers.image_parts import sources
 from extensions.papers.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
+from extensions.papers.image_parts.sources import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
 from extensions.papers.workloads.images import images
 from tests.kinds import kinds
 
@@ -244,8 +244,8 @@ def test_bad_options(kind: type[CbsError], options: dict[str, object], expected:
 
 
 def test_a_matplotlib_without_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glyphs, "FACES", ("Absent.ttf",))
+    monkeypatch.setattr(sources, "FACES", ("Absent.ttf",))
     with pytest.raises(DataError, match=r"Absent.ttf: cannot be read .*; install matplotlib again"):
         glyph_bitmaps(17, 2)
     with pytest.raises(DataError, match="does not exist; install matplotlib from PyPI"):
-        glyphs.matplotlib_data("fonts/absent")
+        sources.matplotlib_data("fonts/absent")

@@ -15,11 +15,20 @@ from analysis.estimate.definitions import DEFINITIONS, Definition
 from analysis.quantities import Quantity
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
-from extensions.papers.experiments import PAPERS, SCALES, Expectation, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks
+from extensions.papers.experiments import (
+    PAPERS,
+    SCALES,
+    Expectation,
+    Measured,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+)
 from extensions.papers.reproducing.asking import QUESTIONS, command_line, read
-from extensions.papers.reproducing.price import parameters_of, price
 from extensions.papers.reproducing.reproduce import recipe_of
+from extensions.papers.reproducing.telling import parameters_of, price
 from sweeps.launching.policies import POLICIES
 from tests.kinds import kinds_of
 from tests.parameters import COMMANDS, flags_of

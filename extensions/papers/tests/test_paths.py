@@ -18,8 +18,7 @@ from cbs.schedules.learning_rate import build_schedule
 from cbs.training.batch_sizes import run_of
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
-from extensions.papers.experiments import PAPERS, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber
+from extensions.papers.experiments import PAPERS, Measured, OurNumber, PaperRecipe, RecipeRun
 from extensions.papers.reproducing.asking import answer, read
 from extensions.papers.reproducing.reproduce import judge
 from sweeps.folder.manifest import merged_manifest

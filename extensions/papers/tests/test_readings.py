@@ -9,8 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.quantities import Quantity
-from extensions.papers.experiments import Beyond, Expectation, Reproduced
-from extensions.papers.experiments.base import Measured, NoSuchNumber, OurNumber, asks, nth, only
+from extensions.papers.experiments import (
+    Beyond,
+    Expectation,
+    Measured,
+    NoSuchNumber,
+    OurNumber,
+    Reproduced,
+    asks,
+    nth,
+    only,
+)
 from extensions.papers.reproducing.asking import command_line, read
 from extensions.papers.reproducing.reproduce import JudgedExpectation, judge
 from extensions.papers.reproducing.telling import told

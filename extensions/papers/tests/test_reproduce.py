@@ -16,8 +16,18 @@ from cbs.checksum import json_bytes
 from cbs.errors import DataError, ResultsError
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.papers.experiments import PAPERS, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
-from extensions.papers.experiments.base import Measured, OurNumber, asks
+from extensions.papers.experiments import (
+    PAPERS,
+    Beyond,
+    Expectation,
+    Likely,
+    Measured,
+    Near,
+    OurNumber,
+    PaperRecipe,
+    RecipeRun,
+    asks,
+)
 from extensions.papers.experiments.parts import TEXT, experiment, fitted, larger_critical
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
 from extensions.papers.reproducing.telling import atlas, lines

@@ -13,9 +13,8 @@ from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, DataError
 from cbs.workloads.text_parts.corpus import source_code_corpus
 from extensions.papers.image_parts import sources
-from extensions.papers.workloads.autoencoder import autoencoder
+from extensions.papers.workloads.autoencoder import autoencoder, vae
 from extensions.papers.workloads.lstm import LSTMLanguageModel, lstm
-from extensions.papers.workloads.vae import vae
 
 
 def test_an_lstm_written_out() -> None:

@@ -1,13 +1,17 @@
-"""Masked language modelling: tokens are masked anew whenever a sequence is drawn, and the context may grow once."""
+"""Masked language modelling with the encoder of BERT: tokens are masked anew whenever a sequence is drawn, and the
+context may grow once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, gelu, pad, scaled_dot_product_attention
 
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry.values import all_whole, whole
@@ -16,10 +20,9 @@ from cbs.workloads import WORKLOADS
 from cbs.workloads.base import FixedSet, PredictiveWorkload, cross_entropy_sample
 from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.corpus import Corpus
-from cbs.workloads.text_parts.gpt import GPTShape
+from cbs.workloads.text_parts.gpt import EMBEDDING_STD, GPTShape
 from cbs.workloads.text_parts.options import find_corpus, resized, size_named
-from cbs.workloads.text_parts.tokens import windows_of
-from extensions.papers.bert import BERT, BERT_SIZES, MaskedTokens, MaskedWindows
+from cbs.workloads.text_parts.tokens import Windows, windows_of
 
 INITS = ("scaled", "bert")
 MASK_SEED = 2**31 - 1
@@ -40,7 +43,7 @@ class MaskedTextWorkload(PredictiveWorkload):
         contexts: tokens of an example, one number or two.
         switch: number of examples before the second context.
         mask_id: id of the mask; ``None`` for a new id beyond the vocabulary.
-        published_init: see :class:`~extensions.papers.bert.BERT`.
+        published_init: see :class:`~extensions.papers.workloads.masked_text.BERT`.
         validation_sequences: sequences in the validation set of every context.
 
     Raises:
@@ -83,7 +86,7 @@ class MaskedTextWorkload(PredictiveWorkload):
             self._validation.append(FixedSet(self._windows.hide(ids, uniform), chunk=128))
 
     def build_model(self) -> nn.Module:
-        """Return a :class:`~extensions.papers.bert.BERT` drawn from torch's global random state."""
+        """Return a :class:`~extensions.papers.workloads.masked_text.BERT` drawn from torch's global random state."""
         return BERT(self.shape, self.vocab_size, self.published_init)
 
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
@@ -139,7 +142,7 @@ def masked_text(
     """A BERT that fills in hidden bytes or tokens; see :class:`MaskedTextWorkload`.
 
     Args:
-        size: a name of :data:`extensions.papers.bert.BERT_SIZES`.
+        size: a name of :data:`extensions.papers.workloads.masked_text.BERT_SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
         heads: attention heads per block; ``None`` to keep the head size.
@@ -182,3 +185,165 @@ def masked_text(
         published_init=init == "bert",
         validation_sequences=validation_sequences,
     )
+
+
+BERT_SIZES: dict[str, GPTShape] = {
+    "30k": GPTShape(width=32, layers=2, heads=2, context=32),
+    "200k": GPTShape(width=64, layers=4, heads=4, context=64),
+    "3m": GPTShape(width=256, layers=4, heads=4, context=128),
+    "bert-base": GPTShape(width=768, layers=12, heads=12, context=512),
+    "bert-large": GPTShape(width=1024, layers=24, heads=16, context=512),
+}
+"""Shapes by name: the small ones of ``text``, and those of Devlin et al. 2019 (arXiv 1810.04805)."""
+
+EPS = 1e-12
+
+
+class BERT(nn.Module):
+    r"""The encoder of Devlin et al. 2019 (arXiv 1810.04805) with its masked-language head.
+
+    It has LayerNorm after every residual sum, biases, learned positions, and a decoder tied to the token embedding.
+    There is one segment and no second task, so neither a segment embedding nor a pooler: 109,512,762 parameters (base)
+    and 335,172,410 (large) with 30,522 tokens.
+
+    Initialisation: embeddings :math:`N(0, 0.02^2)`, matrices :math:`N(0, 1/fan\_in)`, or all :math:`N(0, 0.02^2)` as
+    published; biases 0, gains 1.
+
+    Args:
+        shape: width, layers, heads and longest context.
+        vocab_size: number of token ids, including the mask.
+        published_init: whether matrices are initialized like the embeddings.
+    """
+
+    def __init__(self, shape: GPTShape, vocab_size: int, published_init: bool = False) -> None:
+        super().__init__()
+        width = shape.width
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.positions = nn.Embedding(shape.context, width)
+        self.norm = nn.LayerNorm(width, eps=EPS)
+        self.blocks = nn.ModuleList(EncoderBlock(width, shape.heads) for _ in range(shape.layers))
+        self.transform = nn.Linear(width, width)
+        self.transform_norm = nn.LayerNorm(width, eps=EPS)
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=EMBEDDING_STD)
+            elif isinstance(module, nn.Linear):
+                std = EMBEDDING_STD if published_init else 1.0 / math.sqrt(module.in_features)
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
+        self.head = nn.Linear(width, vocab_size, device="meta")
+        self.head.weight = self.tokens.weight
+        self.head.bias = nn.Parameter(torch.zeros(vocab_size, device=self.tokens.weight.device))
+
+    def forward(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Return logits at given positions.
+
+        Args:
+            ids: token ids, shape ``[sequences, tokens]``; -1 for padding, which is masked in attention.
+            places: positions of the tokens to predict, shape ``[sequences, wanted]``.
+
+        Returns:
+            Logits, shape ``[sequences, wanted, vocab_size]``.
+        """
+        sequences, length = ids.shape
+        padding = ids < 0
+        real = ~padding[:, None, None, :] if bool(padding.any()) else None
+        order = torch.arange(length, device=ids.device)[None]
+        x = self.norm(self.tokens(ids.clamp(min=0)) + self.positions(order)).flatten(0, 1)
+        for block in self.blocks:
+            x = block(x, sequences, real)
+        first = torch.arange(sequences, device=ids.device)[:, None] * length
+        wanted = x[(places + first).flatten()]
+        return self.head(self.transform_norm(gelu(self.transform(wanted)))).view(*places.shape, -1)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and a GELU network of four times the width, each added to its input and then normalised."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=EPS)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+        self.mlp_norm = nn.LayerNorm(width, eps=EPS)
+
+    def forward(self, x: Tensor, sequences: int, real: Tensor | None) -> Tensor:
+        """Map hidden states of shape ``[sequences * tokens, width]`` to the same shape.
+
+        ``real``, ``[sequences, 1, 1, tokens]``, is false at padding; ``None`` where there is no padding.
+        """
+        rows, width = x.shape
+        qkv = self.attention_qkv(x).view(sequences, rows // sequences, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=real)
+        x = self.attention_norm(x + self.attention_out(mixed.transpose(1, 2).reshape(rows, width)))
+        return self.mlp_norm(x + self.mlp_out(gelu(self.mlp_in(x))))
+
+
+MaskedTokens = tuple[Tensor, Tensor, Tensor]
+"""Ids with masks ``[sequences, tokens]``, and positions and original ids of the hidden tokens ``[sequences, hidden]``;
+padding is -1 in the first and -100 in the last."""
+
+HIDDEN = 0.15
+"""Share of the tokens to predict; of these 80 % are replaced by the mask, 10 % by a random token, and 10 % stay (Devlin
+et al. 2019, arXiv 1810.04805)."""
+
+
+class MaskedWindows:
+    """Random windows with random masks.
+
+    Args:
+        windows: windows of the text, one entry per context.
+        contexts: tokens of an example, one number or two.
+        switch: number of examples before the second context; a batch with both is padded.
+        vocab_size: number of ids that a token may be replaced by.
+        mask_id: id of the mask.
+    """
+
+    def __init__(
+        self, windows: Sequence[Windows], contexts: Sequence[int], switch: int, vocab_size: int, mask_id: int
+    ) -> None:
+        self._windows, self._contexts, self._switch = windows, contexts, switch
+        self._vocab_size, self._mask_id = vocab_size, mask_id
+
+    def stream(self, generator: torch.Generator) -> DrawnExamples:
+        """Return the training examples that a generator draws."""
+        drawn = 0
+
+        def draw(examples: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+            nonlocal drawn
+            numbers = torch.arange(drawn, drawn + examples)
+            drawn += examples
+            place = torch.rand(examples, generator=generator, dtype=torch.float64)
+            return numbers, place, torch.rand(examples, max(self._contexts), 2, generator=generator)
+
+        return DrawnExamples(draw, self._make, generator)
+
+    def hide(self, ids: Tensor, uniform: Tensor) -> MaskedTokens:
+        """Hide the tokens whose first random number, in ``uniform`` of shape ``[sequences, tokens, 2]``, is largest."""
+        hidden = max(1, round(HIDDEN * ids.shape[1]))
+        places = uniform[..., 0].topk(hidden, dim=1).indices
+        targets = ids.gather(1, places)
+        fate = uniform[..., 1].gather(1, places)
+        others = (((fate - 0.8) * 10).clamp(0, 1 - 1e-6) * self._vocab_size).long()
+        shown = torch.where(fate < 0.8, self._mask_id, torch.where(fate < 0.9, others, targets))
+        return ids.scatter(1, places, shown), places, targets
+
+    def _make(self, numbers: Tensor, place: Tensor, uniform: Tensor) -> MaskedTokens:
+        early = int((numbers < self._switch).sum()) if len(self._contexts) == 2 else len(numbers)
+        parts = []
+        for stage, rows in enumerate((slice(0, early), slice(early, None))):
+            if len(numbers[rows]):
+                windows = self._windows[stage]
+                starts = (place[rows] * len(windows)).long().numpy()
+                parts.append(self.hide(windows.gather(starts), uniform[rows, : self._contexts[stage]]))
+        if len(parts) == 1:
+            return parts[0]
+        padded = []
+        for pieces, filler in zip(zip(*parts, strict=True), (-1, 0, -100), strict=True):
+            longest = max(piece.shape[1] for piece in pieces)
+            padded.append(torch.cat([pad(piece, (0, longest - piece.shape[1]), value=filler) for piece in pieces]))
+        return padded[0], padded[1], padded[2]

@@ -40,7 +40,7 @@ from cbs.schedules.batch_size import OpenLoop
 from extensions.schedules.judge.gains import fewest_examples
 from extensions.schedules.plan.phases import PhaseSource, PlanCost, along, steps_of
 from extensions.schedules.plan.plans import LAW, PlanOutcome, PlanRequest
-from extensions.schedules.plan.sizes import seconds
+from extensions.schedules.plan.stages import seconds
 
 LOST = 0.5
 """Upper bound of lambda: on noisy quadratics 0 to 0.5 was observed, with and without momentum and preconditioner."""

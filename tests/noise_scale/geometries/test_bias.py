@@ -12,7 +12,7 @@ from scipy.stats import chi
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
-from cbs.noise_scale.geometries.l1 import root_shrinkage
+from cbs.noise_scale.geometries.norms import root_shrinkage
 from cbs.noise_scale.interval import correction
 from cbs.noise_scale.moments import Sizes
 from tests.references import noise_scale as theory

@@ -15,8 +15,7 @@ from analysis.present.figures import FIGURES
 from analysis.questions.analyze.answer import analyze
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import build_geometry
-from cbs.noise_scale.geometries.l1 import L1
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L1, L2
 from cbs.training.noise_scale_run import measure_run
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice

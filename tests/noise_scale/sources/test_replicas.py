@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.sources import SOURCES
 from tests.noise_scale.distributed_worker import SIZES, batch
 from tests.noise_scale.one_process import EVEN, check, group_gradients, means

@@ -1,17 +1,86 @@
-r"""The geometry of spectral methods: :math:`B_{S_1} = (tr\,C^{1/2}/\|G\|_{S_1})^2` (Naganuma et al., 2602.03001)."""
+r"""The norms in which steepest descent is what an optimizer does: Euclidean, of sign methods, of spectral methods.
+
+:math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9); :math:`B_{\ell_1} =
+(\|\sigma\|_1/\|G\|_1)^2` and :math:`B_{S_1} = (tr\,C^{1/2}/\|G\|_{S_1})^2` (Naganuma et al., arXiv 2602.03001).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import GEOMETRIES
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.optimizers.layout import Layout, as_matrices
 from cbs.optimizers.matching import geometry_of, leaves
+
+
+@GEOMETRIES.register("l2")
+class L2(Geometry):
+    r"""The simple noise scale, which belongs to plain SGD and SGD with momentum.
+
+    Signal and noise are the two-batch solution of :math:`T(g) = |g|^2`. They are unbiased estimates of :math:`|G|^2`
+    and :math:`tr(\Sigma)` in every parameter tensor, for any group sizes and any distribution; either may be negative.
+    At a batch of :math:`B_{simple}` examples the noise of a gradient is as large as the gradient (equation 2.10).
+    """
+
+    name = "l2"
+    symbol = r"B_{\mathrm{simple}}"
+    exponent = 1
+    norms_suffice = True
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        dtype = torch.promote_types(gradients.dtype, torch.float32)
+        return torch.linalg.vector_norm(gradients, dtype=dtype).square()
+
+
+@GEOMETRIES.register("l1")
+class L1(Geometry):
+    r"""The noise scale of signSGD, Signum, Lion and, because they are close to sign methods, the Adam family.
+
+    Noise is :math:`\|\sigma\|_1`, with :math:`\sigma_i` the standard deviation of coordinate i of a single example's
+    gradient, signal the norm :math:`\|g\|_1` of the step's gradient; both add up over parameter tensors before they are
+    squared. The paper's estimator :math:`\sigma_i^2 = B/(R-1)\,(\overline{(g^j_i)^2} - g_i^2)` for R groups is the
+    elementwise two-batch solution. Bias of the two sides:
+
+    - Noise is unbiased for groups whose mean gradients are Gaussian, which holds unless groups are tiny: the square
+      root of an unbiased variance is too small by the factor :func:`root_shrinkage`, which is divided out (the paper
+      does not). A negative variance, which only rounding can cause, counts as zero.
+    - Signal is biased upward: as in the paper it is the norm of a noisy gradient, whose entries have the mean of a
+      folded normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
+      :math:`s = \sigma_i/\sqrt B`. So the noise scale is biased downward, and **never above** :math:`\pi B/2`, until B
+      is well above it; :func:`cbs.noise_scale.interval.correction` corrects part of this bias.
+    """
+
+    name = "l1"
+    symbol = r"B_{\ell_1}"
+    exponent = 2
+    norms_suffice = False
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        squares = gradients.to(torch.promote_types(gradients.dtype, torch.float32)).square()
+        return squares[0] if len(squares) == 1 else squares.sum(0)
+
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+        signals = [at_big.sqrt().sum(dtype=torch.float64) for at_big in big]
+        sides = zip(small, big, strict=True)
+        variances = [solve_moments(one, sizes.small, other, sizes.big)[1] for one, other in sides]
+        noises = [variance.clamp_min(0.0).sqrt().sum(dtype=torch.float64) for variance in variances]
+        return torch.stack(signals), torch.stack(noises) / root_shrinkage(sizes.groups)
+
+
+def root_shrinkage(groups: int) -> float:
+    r"""Return the mean of a Gaussian sample's standard deviation over the true one; NaN for a single group.
+
+    :math:`c_4(R) = \sqrt{2/(R-1)}\,\Gamma(R/2)/\Gamma((R-1)/2)`, from 0.798 for two groups up to 1.
+    """
+    if groups < 2:
+        return math.nan
+    return math.sqrt(2.0 / (groups - 1)) * math.exp(math.lgamma(groups / 2) - math.lgamma((groups - 1) / 2))
 
 
 @GEOMETRIES.register("nuclear")
@@ -31,8 +100,8 @@ class Nuclear:
       noise with the same variance in all entries of ``[m, n]`` matrices, :math:`m \le n`, the noise is the true one
       times the mean square root of a Marchenko-Pastur variable at :math:`m/(n(R-1))`: 0.85 for square matrices and two
       groups, about :math:`1 - m/8n(R-1)` otherwise. Negative eigenvalues, which only rounding can cause, count as zero.
-    - Signal is biased upward, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the
-      true gradient nearly low rank. :func:`cbs.noise_scale.interval.correction` corrects part of this bias.
+    - Signal is biased upward, as with :class:`L1` and more so: noise has full rank, the true gradient nearly low rank.
+      :func:`cbs.noise_scale.interval.correction` corrects part of this bias.
 
     So the noise scale is biased downward, less so with more groups and larger batches. Computed in float64.
     """

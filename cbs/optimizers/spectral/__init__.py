@@ -1,1 +1,0 @@
-"""Parts shared by Muon and related methods: momentum, and the polar factors of matrices."""
