@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.present.findings import Analysis
-    from analysis.questions.analyze.answer import analyze
-    from analysis.questions.fit.answer import fit_table as fit
+    from analysis.questions.analyze.critical_batch_sizes import analyze
+    from analysis.questions.fit.table_fit import fit_table as fit
 
 __distribution__ = "critical-batch-size"
 __all__ = ["Analysis", "analyze", "fit"]
@@ -23,9 +23,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "fit":
-        from analysis.questions.fit.answer import fit_table
+        from analysis.questions.fit.table_fit import fit_table
 
         return fit_table
-    import analysis.questions.analyze.answer as question
+    import analysis.questions.analyze.critical_batch_sizes as question
 
     return getattr(question, name)

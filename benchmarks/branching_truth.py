@@ -22,7 +22,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.branch_test import next_branches
 from analysis.estimate.branches import BranchLosses, FactorCurve, local_factor
 from analysis.quantities import Array
-from analysis.questions.local.answer import factor_curves
+from analysis.questions.local.local_batch_sizes import factor_curves
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import Branched
 

@@ -27,7 +27,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.formatting import number
 from analysis.quantities import Quantity
-from analysis.questions.budget.answer import budget
+from analysis.questions.budget.equal_budgets import budget
 from benchmarks.budget_truth import Setting, World
 from benchmarks.calibration.replicates import SharedStream, seeds_of, train
 from cbs.trial.config import Choice

@@ -32,7 +32,7 @@ from cbs.errors import CbsError
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
-from extensions.schedules.plan.answer import of_sweep, plan_schedule
+from extensions.schedules.plan.planning import of_sweep, plan_schedule
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest
 from extensions.theory.noisy_quadratic import tuned
 

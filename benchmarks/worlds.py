@@ -35,8 +35,8 @@ import pandas as pd
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
-from analysis.questions.compare.answer import critical_pairs
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.compare.optimizers import critical_pairs
+from analysis.questions.fit.table_fit import fit_table
 from benchmarks.world_curves import (
     CRITICAL,
     MIN_STEPS,

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import replicates
 from benchmarks.calibration import truth as truths

@@ -90,12 +90,12 @@ def of_program(words: list[str]) -> dict[str, Case]:
 
 FLAGS: dict[str, Flags] = {
     "analyze": Flags(
-        {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
+        {"analysis.questions.analyze.critical_batch_sizes.analyze": answer, **PRESENT},
         cases={**ASKED, "--wide": (["--wide"], "suggestions=True")},
     ),
     "compare": Flags(
         {
-            "analysis.questions.compare.answer.compare": answer,
+            "analysis.questions.compare.optimizers.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
@@ -111,7 +111,7 @@ FLAGS: dict[str, Flags] = {
         },
     ),
     "fit": Flags(
-        {"analysis.questions.fit.answer.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
+        {"analysis.questions.fit.table_fit.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
         cases={"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),
@@ -126,7 +126,7 @@ FLAGS: dict[str, Flags] = {
         },
     ),
     "lr": Flags(
-        {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
+        {"analysis.questions.lr.learning_rates.learning_rates": answer, **PRESENT},
         cases={**ASKED, "--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
@@ -165,7 +165,7 @@ FLAGS: dict[str, Flags] = {
     ),
     "recommend": Flags(
         {
-            "analysis.questions.recommend.answer.recommend": answer,
+            "analysis.questions.recommend.recommendations.recommend": answer,
             **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
         },
@@ -173,11 +173,11 @@ FLAGS: dict[str, Flags] = {
         cases=ASKED,
     ),
     "budget": Flags(
-        {"analysis.questions.budget.answer.budget": answer, **PRESENT},
+        {"analysis.questions.budget.equal_budgets.budget": answer, **PRESENT},
         base=["results"],
         cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
     ),
-    "scale": Flags({"analysis.questions.scale.answer.scale": answer, **PRESENT}, base=["results"]),
+    "scale": Flags({"analysis.questions.scale.scaling.scale": answer, **PRESENT}, base=["results"]),
     "sweep": Flags(
         {
             **TRAINING,

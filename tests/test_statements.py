@@ -17,8 +17,8 @@ from analysis.estimate.studies import FARTHEST
 from analysis.estimate.suggest.design import GOAL
 from analysis.figure_options import VENUES
 from analysis.formatting import B_CRIT
-from analysis.questions.budget.answer import NATS
-from analysis.questions.recommend.answer import NEAR
+from analysis.questions.budget.equal_budgets import NATS
+from analysis.questions.recommend.recommendations import NEAR
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.models import read

@@ -12,7 +12,7 @@ from torch import Tensor
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.quantities import UNKNOWN
-from analysis.questions.analyze.answer import analyze
+from analysis.questions.analyze.critical_batch_sizes import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.truth import Truth, fine_grid
 from cbs.training.run import run_trial

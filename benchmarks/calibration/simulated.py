@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import AnalysisConfig
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from benchmarks.calibration.cases import PLAN, SEEDS, TARGET, Case
 from benchmarks.calibration.replicates import record
 from benchmarks.calibration.truth import Truth, fine_grid

@@ -37,7 +37,7 @@ PUBLIC = (
     "extensions.conformance.subjects",
     "sweeps.spec.spec.Sweep",
     "sweeps.launching.loop.run_sweep",
-    "analysis.questions.analyze.answer.analyze",
+    "analysis.questions.analyze.critical_batch_sizes.analyze",
     "analysis.present.findings.Analysis",
 )
 """What Python users import, in the order of the page."""

@@ -54,7 +54,7 @@ def command(
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return
     with errors.status("analyzing"):
-        from extensions.report.answer import Page, follow, report
+        from extensions.report.page import Page, follow, report
 
         command = command_line()
         about: dict[str, Any] = {"targets": asked.targets, "metric": asked.metric, "command": command}

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.figures.of_answers import about, fitted
-from extensions.schedules.judge.answer import Judged, Schedules
+from extensions.schedules.judge.judged import Judged, Schedules
 from extensions.schedules.losses import ScheduleLosses
 from extensions.schedules.plan.plans import SchedulePlan, SchedulePlans
 

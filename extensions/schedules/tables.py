@@ -12,7 +12,7 @@ from analysis.present.answers import about, titled
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, files, quantity
 from analysis.quantities import OPEN, Interval
-from extensions.schedules.judge.answer import HOUR, Judged, Schedules
+from extensions.schedules.judge.judged import HOUR, Judged, Schedules
 from extensions.schedules.losses import ScheduleLosses
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.stages import Stages

@@ -24,7 +24,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.result import Answer
 from analysis.quantities import OPEN, Array, Quantity
-from analysis.questions.fit.answer import TableFit, fit_table
+from analysis.questions.fit.table_fit import TableFit, fit_table
 from cbs.errors import ConfigError
 from extensions.theory.noisy_quadratic import (
     OPTIMIZERS,

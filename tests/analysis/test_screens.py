@@ -11,14 +11,14 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.present import presentation
-from analysis.questions.analyze.answer import analyze
-from analysis.questions.budget.answer import budget
-from analysis.questions.compare.answer import compare
-from analysis.questions.local.answer import local
-from analysis.questions.lr.answer import learning_rates
-from analysis.questions.recommend.answer import recommend
+from analysis.questions.analyze.critical_batch_sizes import analyze
+from analysis.questions.budget.equal_budgets import budget
+from analysis.questions.compare.optimizers import compare
+from analysis.questions.local.local_batch_sizes import local
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
-from analysis.questions.scale.answer import scale
+from analysis.questions.recommend.recommendations import recommend
+from analysis.questions.scale.scaling import scale
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
 from tests.analysis.questions import branched_runs, equal_budgets

@@ -17,8 +17,8 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.present.figures import MOST_PANELS, UNASKED, FigureKind, figures_of
-from analysis.questions.analyze.answer import analyze
-from analysis.questions.lr.answer import learning_rates
+from analysis.questions.analyze.critical_batch_sizes import analyze
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import import_runs
 from analysis.read.results import load
 from tests.analysis.read.importers.sources import settings, write_csv

@@ -15,8 +15,8 @@ from analysis.estimate.best_rate import at_best
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.studies import point as point_of
 from analysis.estimate.suggest.earlier_command import adding
-from analysis.questions.analyze.answer import analyze
-from analysis.questions.lr.answer import learning_rates
+from analysis.questions.analyze.critical_batch_sizes import analyze
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_choice

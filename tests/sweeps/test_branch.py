@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.questions.local.answer import local
+from analysis.questions.local.local_batch_sizes import local
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.questions.budget.answer import budget
+from analysis.questions.budget.equal_budgets import budget
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, parse_choice
 from cbs.training.run import run_trial

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.analyze.answer import analyze
+from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store, find_sweeps

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.forecast import play
 from sweeps.search.search import Search

@@ -25,7 +25,7 @@ def command(
 
     Example: cbs analyze results/quick --wide --figures neurips
     """
-    from analysis.questions.analyze.answer import analyze
+    from analysis.questions.analyze.critical_batch_sizes import analyze
 
     analysis = analyze(results, config, targets=asked.targets, metric=asked.metric, suggestions=answer.wide)
     answer(analysis, results / "analysis")

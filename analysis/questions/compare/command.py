@@ -36,7 +36,7 @@ def command(
 
     Example: cbs compare results/adamw results/merit --target 2.4
     """
-    from analysis.questions.compare.answer import compare
+    from analysis.questions.compare.optimizers import compare
 
     first, *others = results or [Path("results")]
     about: dict[str, Any] = {"targets": asked.targets, "metric": asked.metric, "reference": reference}

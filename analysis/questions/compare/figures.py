@@ -15,7 +15,7 @@ from analysis.formatting import time_unit
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.figures.of_answers import about
-from analysis.questions.compare.answer import Comparisons
+from analysis.questions.compare.optimizers import Comparisons
 
 _RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high", "measured"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]

@@ -12,7 +12,7 @@ from analysis.formatting import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, pivot
-from analysis.questions.compare.answer import Comparison, Comparisons, RatioAt, TokenRatio
+from analysis.questions.compare.optimizers import Comparison, Comparisons, RatioAt, TokenRatio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 

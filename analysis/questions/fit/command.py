@@ -37,7 +37,7 @@ def command(
     Example: cbs fit steps.csv --figure steps.pdf
     """
     from analysis.present.figures import save_figure
-    from analysis.questions.fit.answer import fit_table
+    from analysis.questions.fit.table_fit import fit_table
 
     fit = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
     tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide)

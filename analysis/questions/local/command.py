@@ -36,7 +36,7 @@ def command(
 
     Example: cbs local results/ --json
     """
-    from analysis.questions.local.answer import local
+    from analysis.questions.local.local_batch_sizes import local
 
     paths = results or [Path("results")]
     with errors.status("drawing"):

@@ -13,7 +13,7 @@ from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.style import standing_marks, standing_points
-from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope
+from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope
 from analysis.questions.local.tables import rows
 
 _SHOWN = 6.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.config import AnalysisConfig
-from analysis.questions.local.answer import LocalBatchSizes, local
+from analysis.questions.local.local_batch_sizes import LocalBatchSizes, local
 from analysis.read.branches import are_branches
 from analysis.read.results import read_trials
 

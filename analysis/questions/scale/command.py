@@ -49,7 +49,7 @@ def command(
 
     Example: cbs scale results/small results/large --against parameters
     """
-    from analysis.questions.scale.answer import scale
+    from analysis.questions.scale.scaling import scale
 
     with errors.status("fitting"):
         scaling = scale(

@@ -8,8 +8,8 @@ from typing import Any
 from analysis.formatting import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
-from analysis.questions.scale.answer import Scaling
 from analysis.questions.scale.fits import NOTHING, ScalingLaw
+from analysis.questions.scale.scaling import Scaling
 
 
 @presentation.register

@@ -27,7 +27,7 @@ from sweeps.spec.given_rates import PrescribedRate
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
     from analysis.present.findings import Analysis
-    from analysis.questions.budget.answer import Budgets
+    from analysis.questions.budget.equal_budgets import Budgets
 
 PAPER = "MERIT, ICML 2025, arXiv 2508.20577"
 SOURCE = "table of validation losses, read in a summary"

@@ -28,8 +28,8 @@ from extensions.papers.experiments.parts import TEXT, classifier, experiment, fi
 from sweeps.recipes import essential_telescope
 
 if TYPE_CHECKING:
-    from analysis.questions.compare.answer import Comparisons, TokenRatio
-    from analysis.questions.lr.answer import LearningRates
+    from analysis.questions.compare.optimizers import Comparisons, TokenRatio
+    from analysis.questions.lr.learning_rates import LearningRates
     from analysis.questions.recommend.plans import Recommendations
 
 

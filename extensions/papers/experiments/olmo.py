@@ -20,7 +20,7 @@ from extensions.papers.experiments import (
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
 
 if TYPE_CHECKING:
-    from analysis.questions.local.answer import LocalBatchSizes
+    from analysis.questions.local.local_batch_sizes import LocalBatchSizes
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
 FIRST = 168 / 608

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
     from analysis.estimate.result import Answer
     from analysis.present.findings import Analysis
     from analysis.quantities import Quantity
-    from analysis.questions.budget.answer import Budgets, OptimizerAtBudget
-    from analysis.questions.compare.answer import Comparisons
+    from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget
+    from analysis.questions.compare.optimizers import Comparisons
 
 COSINE = ScheduleRule(name="cosine")
 

@@ -22,8 +22,8 @@ from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
-    from analysis.questions.scale.answer import Scaling
     from analysis.questions.scale.fits import ScalingLaw
+    from analysis.questions.scale.scaling import Scaling
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}

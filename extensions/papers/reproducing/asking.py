@@ -25,22 +25,22 @@ REPEATED = ("target", "against", "vary", "optim")
 
 def _compare(folder: Path, *, config: AnalysisConfig, throughput: str | None = None, **options: Any) -> Any:
     from analysis.command_options import times_of
-    from analysis.questions.compare.answer import compare
+    from analysis.questions.compare.optimizers import compare
 
     return compare(folder, config, throughput=times_of(throughput), **options)
 
 
 def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput: str) -> Any:
     from analysis.command_options import times_of
-    from analysis.questions.recommend.answer import recommend
     from analysis.questions.recommend.plans import Wish
+    from analysis.questions.recommend.recommendations import recommend
 
     return recommend(folder, times_of(throughput), Wish(devices=devices), config)
 
 
 def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: Any) -> Any:
     from analysis.command_options import config_of
-    from analysis.questions.scale.answer import scale
+    from analysis.questions.scale.scaling import scale
 
     chosen = config_of([definition])
     config = dataclasses.replace(config, definition=chosen.definition, options=chosen.options)
@@ -48,11 +48,11 @@ def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: A
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
-    "analyze": ("analysis.questions.analyze.answer:analyze", "analysis"),
-    "budget": ("analysis.questions.budget.answer:budget", "analysis/budget"),
+    "analyze": ("analysis.questions.analyze.critical_batch_sizes:analyze", "analysis"),
+    "budget": ("analysis.questions.budget.equal_budgets:budget", "analysis/budget"),
     "compare": (_compare, "analysis/compare"),
-    "local": ("analysis.questions.local.answer:local", "analysis/local"),
-    "lr": ("analysis.questions.lr.answer:learning_rates", "analysis/lr"),
+    "local": ("analysis.questions.local.local_batch_sizes:local", "analysis/local"),
+    "lr": ("analysis.questions.lr.learning_rates:learning_rates", "analysis/lr"),
     "recommend": (_recommend, "analysis/recommend"),
     "scale": (_scale, "analysis/scaling"),
     "schedule judge": ("extensions.schedules.judge:judge", "analysis/schedules"),

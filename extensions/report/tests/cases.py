@@ -2,15 +2,15 @@
 
 from unittest.mock import Mock
 
-from extensions.report.answer import REFRESH
+from extensions.report.page import REFRESH
 from tests.cases import Flags, answer
 
 FLAGS = {
     "report": Flags(
         {
-            "extensions.report.answer.report": answer,
+            "extensions.report.page.report": answer,
             "extensions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
-            "extensions.report.answer.follow": answer,
+            "extensions.report.page.follow": answer,
         },
         cases={
             "--target": (["--target", "accuracy=0.75"], "metric='accuracy'"),

@@ -30,7 +30,7 @@ from analysis.present.findings import Analysis
 from analysis.present.sentences import VERDICTS, if_hyperbola
 from analysis.present.style.scales import luminance
 from cbs.errors import ResultsError
-from extensions.report.answer import Page, content, report, vector
+from extensions.report.page import Page, content, report, vector
 from tests.factories import Truth, sweep
 
 NAMES = ("<script>alert(1)", "a\"b'& {{ 7*7 }} %s $x$", "_under")
@@ -161,7 +161,7 @@ def test_hostile_names_are_text(document: Document) -> None:
 def test_messages_of_trials_are_text_and_counted_together(results: Path, tmp_path: Path) -> None:
     from analysis.estimate.estimates import answers
     from analysis.read.results import load
-    from extensions.report.answer import render
+    from extensions.report.page import render
 
     loaded = load(results)
     loaded.trials.loc[[0, 1], "message"] = [MESSAGE, MESSAGE.replace("17", "18")]
@@ -343,8 +343,8 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("extensions.report.answer.os.replace", full)
-    monkeypatch.setattr("extensions.report.answer.drawings", lambda *_: [])
+    monkeypatch.setattr("extensions.report.page.os.replace", full)
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
     with pytest.raises(ResultsError, match=f"cannot write the report to {file}: No space left.*--output") as error:
         report(tiny, output=file, config=FAST)
     assert "\n" not in str(error.value)
@@ -377,7 +377,7 @@ def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes
     again = report(tiny, output=tmp_path / "new" / "b.html", config=FAST, command=command)
     assert again.path.read_bytes() == file.read_bytes()
     (tmp_path / "file").touch()
-    monkeypatch.setattr("extensions.report.answer.drawings", lambda *_: [])
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
     code, out, err = run("report", tiny, "-o", tmp_path / "file" / "r.html", "--resamples", 100)
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")

@@ -13,7 +13,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from cbs.errors import ResultsError
 from cbs.trial.store import LOCK, STALE_SECONDS, Store
-from extensions.report.answer import REFRESH, Page, follow, report, running
+from extensions.report.page import REFRESH, Page, follow, report, running
 from sweeps.folder.lock import Lock
 from tests.factories import Truth, sweep
 
@@ -23,7 +23,7 @@ META = f'<meta http-equiv="refresh" content="{REFRESH}">'
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("extensions.report.answer.drawings", lambda *_: [])
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
     root = tmp_path / "results" / "one"
     sweep(root, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
     return root

@@ -9,14 +9,14 @@ import pytest
 
 from analysis.questions.local.section import TITLE
 from cbs.errors import ResultsError
-from extensions.report.answer import report
+from extensions.report.page import report
 from tests.analysis.questions.branched_runs import write
 from tests.analysis.questions.test_local import CHECKPOINTS, FAST
 from tests.factories import Truth, sweep
 
 
 def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extensions.report.answer.drawings", lambda *_: [])
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
     sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
     write(tmp_path / "branches", checkpoints=CHECKPOINTS[:2])
     page = report(tmp_path, output=tmp_path / "page.html", config=FAST)

@@ -9,7 +9,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.read.results import load
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
-from extensions.schedules.judge.answer import Schedules, schedules
+from extensions.schedules.judge.judged import Schedules, schedules
 from extensions.schedules.losses import ScheduleLosses, schedule_losses
 
 
@@ -22,7 +22,7 @@ def judge(
     throughput: Throughput | None = None,
     devices: int = 1,
 ) -> Schedules | ScheduleLosses:
-    """Compare the batch schedules of a sweep with its constant batch sizes: see :func:`.answer.schedules`, and
+    """Compare the batch schedules of a sweep with its constant batch sizes: see :func:`.judged.schedules`, and
     :func:`extensions.schedules.losses.schedule_losses` where all trials end at a budget.
 
     Raises:

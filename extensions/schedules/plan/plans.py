@@ -15,7 +15,7 @@ from cbs.registry.choices import parse_choice
 from extensions.schedules.plan.phases import PhaseSource
 
 RULES = {"price": ("step_price", "price"), "doubling": ("first_batch_size", "first_batch_size")}
-"""Rules for choosing batch sizes, see :mod:`extensions.schedules.plan.answer`: the option of each as it is typed, and
+"""Rules for choosing batch sizes, see :mod:`extensions.schedules.plan.planning`: the option of each as it is typed, and
 the attribute of :class:`PlanRequest` that it sets."""
 
 LAW = "measured law"
@@ -188,7 +188,7 @@ class SchedulePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlans(Findings):
-    """Result of :func:`~extensions.schedules.plan.answer.plan_schedule`, with one plan per optimizer;
+    """Result of :func:`~extensions.schedules.plan.planning.plan_schedule`, with one plan per optimizer;
     ``timing`` says where step times come from, ``folder`` is that of the results, if they are a sweep."""
 
     plans: tuple[SchedulePlan, ...] = field(repr=False)

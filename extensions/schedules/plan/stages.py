@@ -64,7 +64,7 @@ def _text(table: str) -> str:
 
 
 MEASURED = (".json", ".parquet", ".csv", ".tsv")
-"""Ends of the names of files with measurements, see :func:`extensions.schedules.plan.answer.sources`."""
+"""Ends of the names of files with measurements, see :func:`extensions.schedules.plan.planning.sources`."""
 
 
 def is_table(text: str) -> bool:

@@ -13,8 +13,8 @@ FLAGS = {
     ),
     "schedule plan": Flags(
         {
-            "extensions.schedules.plan.answer.sources": lambda *_, **__: ([], None),
-            "extensions.schedules.plan.answer.plan_schedule": answer,
+            "extensions.schedules.plan.planning.sources": lambda *_, **__: ([], None),
+            "extensions.schedules.plan.planning.plan_schedule": answer,
             "extensions.schedules.trainers.exported": lambda *_: ("the text", []),
             "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
             **PRESENT,

@@ -15,9 +15,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present import presentation, to_json
 from analysis.present.figures import figures_of
-from analysis.questions.analyze.answer import analyze
-from analysis.questions.compare.answer import compare
-from analysis.questions.lr.answer import learning_rates
+from analysis.questions.analyze.critical_batch_sizes import analyze
+from analysis.questions.compare.optimizers import compare
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ResultsError
@@ -29,7 +29,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.schedules.judge.answer import Schedules, ScheduleStanding, course_of, schedules
+from extensions.schedules.judge.judged import Schedules, ScheduleStanding, course_of, schedules
 from extensions.schedules.plan.stages import stages
 from extensions.schedules.tables import verdicts
 from tests.factories import Truth, curve, sweep, trial

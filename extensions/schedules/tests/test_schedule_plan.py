@@ -25,10 +25,10 @@ from benchmarks.schedule_plans import compared
 from benchmarks.schedule_plans import sweep as simulated_sweep
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from cbs.trial.step_times import StepTime
-from extensions.schedules.plan.answer import of_sweep, plan_schedule, sources
 from extensions.schedules.plan.of_trace import of_curve, of_trace
 from extensions.schedules.plan.outcome import LearningRateRule, beyond
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, doubled, lower_ends, steps_of
+from extensions.schedules.plan.planning import of_sweep, plan_schedule, sources
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from extensions.schedules.plan.stages import stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep

@@ -12,7 +12,7 @@ from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, fi
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
-    from analysis.questions.budget.answer import OptimizerAtBudget
+    from analysis.questions.budget.equal_budgets import OptimizerAtBudget
 
 FEWEST_STEPS = 20
 """No larger batch size is added if a budget would give it fewer updates than this."""
@@ -157,7 +157,7 @@ def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, Opti
     Raises:
         ResultsError: if there are no usable results.
     """
-    from analysis.questions.budget.answer import budget
+    from analysis.questions.budget.equal_budgets import budget
 
     within = None if sweep.search.within is None else f"{sweep.search.within:g}"
     compared = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)

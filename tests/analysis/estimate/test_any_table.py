@@ -14,7 +14,7 @@ from rich.console import Console
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.questions.fit.answer import OPTIONAL, REQUIRED, TableFit, fit_table
+from analysis.questions.fit.table_fit import OPTIONAL, REQUIRED, TableFit, fit_table
 from cbs.errors import CbsError
 
 QUICK = AnalysisConfig(resamples=100)

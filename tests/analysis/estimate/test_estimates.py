@@ -13,7 +13,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, doublings, estimates
 from analysis.estimate.result import Answer
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from tests.analysis.estimate.known import CRITICAL, GROUP, SIZES, STEPS, exact, hyperbola, noisy, study
 from tests.certified import mccandlish2018, zhang2024
 

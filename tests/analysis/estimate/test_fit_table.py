@@ -24,7 +24,7 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.diagnosis import Verdict
-from analysis.questions.fit.answer import fit_table, read
+from analysis.questions.fit.table_fit import fit_table, read
 from cbs.errors import CbsError, ConfigError, DataError
 from tests.certified import kaplan2020, mccandlish2018, zhang2024
 

@@ -16,7 +16,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, answers, estimates
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from analysis.read.results import load
 from tests.analysis.estimate.known import GROUP
 from tests.factories import Truth, sweep, tables

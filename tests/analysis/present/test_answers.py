@@ -25,7 +25,7 @@ from analysis.present.figures import FIGURES
 from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
 from analysis.quantities import Quantity
-from analysis.questions.fit.answer import fit_table
+from analysis.questions.fit.table_fit import fit_table
 from sweeps.commands.explain import found_in, meanings
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep

@@ -635,7 +635,7 @@ def test_a_fresh_process_knows_the_parts_of_a_result_and_has_no_matplotlib_befor
         "from analysis.present.figures import figures_of\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from analysis.config import AnalysisConfig\n"
-        "from analysis.questions.scale.answer import Scaling\n"
+        "from analysis.questions.scale.scaling import Scaling\n"
         "names = [name for name in Scaling.__dataclass_fields__]\n"
         "empty = Scaling(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
         "assert list(figures_of(empty)) == []\n"

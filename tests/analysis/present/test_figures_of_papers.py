@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
-from analysis.questions.compare.answer import compare
-from analysis.questions.lr.answer import LearningRates, learning_rates
-from analysis.questions.recommend.answer import recommend
+from analysis.questions.compare.optimizers import compare
+from analysis.questions.lr.learning_rates import LearningRates, learning_rates
 from analysis.questions.recommend.plans import Wish
+from analysis.questions.recommend.recommendations import recommend
 from analysis.read.throughput import assumed
 from tests.factories import Truth, sweep
 from tests.sweeps.test_axes import stored as stored  # a sweep with tuned momentum

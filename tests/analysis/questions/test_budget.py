@@ -20,7 +20,7 @@ from analysis.estimate.comparison import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.quantities import Quantity
-from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
+from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.tables import precise
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule

@@ -17,9 +17,9 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.compare.answer import compare
-from analysis.questions.recommend.answer import recommend
+from analysis.questions.compare.optimizers import compare
 from analysis.questions.recommend.plans import Wish
+from analysis.questions.recommend.recommendations import recommend
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target

@@ -18,7 +18,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import read_scopes
 from analysis.estimate.time_curves import undominated
-from analysis.questions.compare.answer import critical_pairs, pick_reference, token_ratio
+from analysis.questions.compare.optimizers import critical_pairs, pick_reference, token_ratio
 from analysis.questions.compare.tables import rising
 from analysis.read.results import load
 from cbs.errors import ConfigError

@@ -15,10 +15,10 @@ from analysis.present import presentation
 from analysis.present.answers import points
 from analysis.questions.analyze.figures import learning_rate
 from analysis.questions.analyze.figures.steps import rows as steps_rows
-from analysis.questions.fit.answer import fit_table
-from analysis.questions.lr.answer import learning_rates
-from analysis.questions.recommend.answer import recommend
+from analysis.questions.fit.table_fit import fit_table
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
+from analysis.questions.recommend.recommendations import recommend
 from analysis.read.importers import import_runs
 from analysis.read.throughput import assumed
 from tests.analysis.read.importers.sources import settings, write_csv

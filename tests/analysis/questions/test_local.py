@@ -18,8 +18,8 @@ from analysis.command_options import config_of
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.present.figures import figures_of
-from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.checkpoints import number_of
+from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import Branched
 from analysis.read.results import load

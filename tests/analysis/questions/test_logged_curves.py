@@ -16,8 +16,8 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.present.answers import summary
 from analysis.present.table import latex
-from analysis.questions.compare.answer import compare
-from analysis.questions.scale.answer import scale
+from analysis.questions.compare.optimizers import compare
+from analysis.questions.scale.scaling import scale
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import of_training
 from tests.factories import LRS, Truth, sweep

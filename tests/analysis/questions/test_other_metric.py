@@ -14,7 +14,7 @@ from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.studies import STOPPED
-from analysis.questions.compare.answer import compare
+from analysis.questions.compare.optimizers import compare
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult

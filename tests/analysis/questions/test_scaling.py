@@ -23,8 +23,8 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.scale.answer import Scaling, scale
 from analysis.questions.scale.figures import Against
+from analysis.questions.scale.scaling import Scaling, scale
 from analysis.read.results import Results, load
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -102,8 +102,8 @@ def _read_and_fitted_once() -> Iterator[None]:
         return fitted[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.questions.scale.answer.load", lambda *paths: read(*map(str, paths)))
-        patch.setattr("analysis.questions.scale.answer.answers", once)
+        patch.setattr("analysis.questions.scale.scaling.load", lambda *paths: read(*map(str, paths)))
+        patch.setattr("analysis.questions.scale.scaling.answers", once)
         yield
 
 
@@ -212,8 +212,8 @@ def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
 ) -> None:
     measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
     named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
-    monkeypatch.setattr("analysis.questions.scale.answer.load", lambda *paths: SimpleNamespace(notes=()))
-    monkeypatch.setattr("analysis.questions.scale.answer.answers", lambda *arguments, **options: named)
+    monkeypatch.setattr("analysis.questions.scale.scaling.load", lambda *paths: SimpleNamespace(notes=()))
+    monkeypatch.setattr("analysis.questions.scale.scaling.answers", lambda *arguments, **options: named)
     for against in (None, ["parameters"]):
         with pytest.raises(ResultsError, match="models that share a law need the same workload name"):
             scale([tmp_path], QUICK, against=against)

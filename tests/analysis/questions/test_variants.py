@@ -13,11 +13,11 @@ import pytest
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
-from analysis.questions.compare.answer import compare
-from analysis.questions.lr.answer import learning_rates
-from analysis.questions.recommend.answer import recommend
+from analysis.questions.compare.optimizers import compare
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
-from analysis.questions.scale.answer import scale
+from analysis.questions.recommend.recommendations import recommend
+from analysis.questions.scale.scaling import scale
 from analysis.read.throughput import StepTimeTable
 from cbs.errors import ConfigError
 from cbs.trial.step_times import StepTime

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.analyze.answer import analyze
+from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.read.results import Results, load
 from analysis.read.stated import warmup_steps
 from cbs.trial.config import OF_TRAINER, Choice, Schedule, TrialConfig

@@ -12,7 +12,7 @@ from rich.console import Console
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
-from analysis.questions.analyze.answer import analyze
+from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.geometries.norms import L1, L2

@@ -83,8 +83,8 @@ def command(
 
     Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
-    from extensions.schedules.plan.answer import plan_schedule, sources
     from extensions.schedules.plan.of_trace import is_trace
+    from extensions.schedules.plan.planning import plan_schedule, sources
     from extensions.schedules.plan.plans import LAW, PlanRequest, rule_of
     from extensions.schedules.plan.stages import is_table, stages
     from extensions.schedules.trainers import exported

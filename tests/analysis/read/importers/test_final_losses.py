@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.budget.answer import budget
-from analysis.questions.lr.answer import learning_rates
+from analysis.questions.budget.equal_budgets import budget
+from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import Settings, import_runs
 from cbs.errors import ConfigError, DataError
 from cbs.trial.record import TrialStatus

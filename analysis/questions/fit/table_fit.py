@@ -259,7 +259,7 @@ def _curve(row: pd.Series) -> str:
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
 ) -> tuple[str, pd.DataFrame, list[str]]:
-    """Read and check a table; the arguments are as for :func:`analysis.questions.fit.answer.fit_table`.
+    """Read and check a table; the arguments are as for :func:`analysis.questions.fit.table_fit.fit_table`.
 
     Returns:
         The name of the table for messages, its rows, and the columns that are not used. The rows have the columns
