@@ -3,8 +3,6 @@
 Sweeps know the analysis, not the other way round.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shlex

@@ -4,8 +4,6 @@ before; how tests are shared out among processes.
 What takes seconds to import is imported by the fixtures: the process that shares out the tests runs none.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

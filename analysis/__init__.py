@@ -5,8 +5,6 @@ Data flows one way: ``read``, ``estimate`` and ``questions``, which ``present`` 
 file; in a notebook an answer shows its table and its figures.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """How every number of an analysis is made: definition, confidence, draws."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What every command prints on. Text is printed as it stands: a ``:-1:`` in the name of a file is no picture."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

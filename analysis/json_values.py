@@ -1,7 +1,5 @@
 """What a question found, as plain JSON values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum

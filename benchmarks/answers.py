@@ -17,8 +17,6 @@ choose the learning rates of each of the eight sizes, with half of the examples,
 seeds.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -19,8 +19,6 @@ So T steps at these learning rates reach a target with :math:`A^2 / (L^* - L_0)`
 are any positive numbers here; whole ones are a part of them, so it stays a bound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ over as many micro-batches. Per-example norms by ``torch.func`` are for comparis
 The floor under ``split`` is a second backward pass.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

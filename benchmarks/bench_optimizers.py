@@ -7,8 +7,6 @@ cache and, in small models, calls. One thread; run it as
 ``taskset -c 0 python benchmarks/bench_optimizers.py [size ...]``.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import time

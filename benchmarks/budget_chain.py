@@ -6,8 +6,6 @@ read again. ``python -m benchmarks.budget_chain --output FILE`` prints the table
 line of JSON for every sweep, and the same command goes on where an earlier one stopped.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -5,8 +5,6 @@ The expected loss after E examples at every batch size and learning rate is that
 rates of a seed share. ``python -m benchmarks.budget_truth`` prints the table of benchmarks/tables.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The tests of this project run on processors; this is what they cannot see. Exit 
 failed, 2 where there is no device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import tempfile

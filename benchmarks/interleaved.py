@@ -1,7 +1,5 @@
 """Ratios of medians, measured side by side in one process, so that a drifting machine slows both sides alike."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

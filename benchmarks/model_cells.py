@@ -1,7 +1,5 @@
 """One model in one mode with one source: what the noise scale says, against the loop over examples."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

@@ -6,8 +6,6 @@ and that example's term differentiated. The gradients have to add up to that of 
 examples have no gradient of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

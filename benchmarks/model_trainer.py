@@ -1,7 +1,5 @@
 """A model inside the Trainer of ``transformers`` with the callback, seen step by step."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext

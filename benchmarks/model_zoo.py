@@ -1,7 +1,5 @@
 """Tiny models of many kinds, each with the loss of a batch and what one example has in it."""
 
-from __future__ import annotations
-
 from benchmarks.zoo_corners import CORNERS, USED_AGAIN
 from benchmarks.zoo_entry import Entry
 from benchmarks.zoo_formulas import FORMULAS

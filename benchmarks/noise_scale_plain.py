@@ -6,8 +6,6 @@ whose estimate has a note that questions it. One run in five measures as the met
 step, which tests hardest.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections import Counter

@@ -6,8 +6,6 @@ A run at B_crit sees 20 tokens for each parameter, its FLOPs are 6 N D, and an H
 (:mod:`sweeps.outlook.price`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ of steps and examples, and the examples saved against the constant batch size of
 rate. All are validated as the trials of a sweep are. Printed is how often the promised intervals held what came out.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -4,8 +4,6 @@ Where a curve falls to 1 for infinite batches, it is 2 at 1. Where the product `
 on the hyperbola, ``(2 a - 1)^(1 / a)`` with the exponent ``a``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -12,8 +12,6 @@ grow by a parabola in ``ln lr``. Noise has a part that all learning rates of a (
 one that a seed has at every batch size. An estimator can be tried on :func:`logs` without tables.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"

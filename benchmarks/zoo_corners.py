@@ -1,7 +1,5 @@
 """Models and loops that are easily taken for simpler ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """An entry of the zoo of tiny models: a model, the loss of a batch, and what one example has in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

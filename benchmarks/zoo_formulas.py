@@ -4,8 +4,6 @@ Their tables have 20 rows, a multiple of the examples in every step, so that not
 rows of examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses and batches in which several rows belong together, with and without saying so."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that return their loss, and loops that call a model in other ways than once a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Modules and loops that people write themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

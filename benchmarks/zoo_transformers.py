@@ -1,7 +1,5 @@
 """Tiny configurations of models in ``transformers``, with the loss they compute themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

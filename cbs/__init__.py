@@ -3,8 +3,6 @@
 ``from cbs import TrialConfig, run_trial`` is the core; it needs torch, numpy and pyarrow and nothing else.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

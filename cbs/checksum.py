@@ -7,8 +7,6 @@ them; in their place it is taken of sums that every changed word changes (:func:
 billion is not found. A file without a checksum, as earlier versions and other software write it, is taken as it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

@@ -4,8 +4,6 @@ Every error raised for misuse derives from :class:`CbsError` and carries one lin
 what to do. A trial that diverges or runs out of memory is not misuse: it is data, see :mod:`cbs.trial.record`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Iterator

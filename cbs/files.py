@@ -1,7 +1,5 @@
 """A file or folder is written beside its place and then moved there, so a failure leaves nothing half-written."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -9,8 +9,6 @@ in expectation, so that the best step saves :math:`\Delta L_{max}/(1 + B_{noise}
 :math:`B_{noise} = tr(H\Sigma)/G^\top H G` (McCandlish et al. 2018, arXiv 1812.06162, equations 2.4 to 2.8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """Curves along the trials at the best learning rate of what :mod:`cbs.diagnostics` records at every step: the largest
 attention logit, and what the optimizer's steps do to every matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

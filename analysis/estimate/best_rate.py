@@ -16,8 +16,6 @@ is the lowest or the highest learning rate of its condition, perhaps the only on
 believed: from curvature and distance follows how much lower the bottom lies.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -17,8 +17,6 @@ variance by the models of :mod:`analysis.estimate.seeds`, which also spend degre
 seed share, would take a sixth more branches for the same decisions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ k^*`. The interval goes from it to the next k that was tried, and the geometric 
 one run of every k; here the losses are means over the seeds that ran every k.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ lower limits hold for all of them jointly (Hsu 1984, "Constrained simultaneous c
 comparisons with the best"): the quantile is that of the largest of the standardised deviations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

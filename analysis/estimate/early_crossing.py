@@ -11,8 +11,6 @@ before the crossing of the line, with :math:`u_0` far before it; the last term i
 previous evaluation.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

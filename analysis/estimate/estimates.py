@@ -1,7 +1,5 @@
 """From results, or from the studies of one optimizer, to answers: draws, definitions, verdict, and per-step columns."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

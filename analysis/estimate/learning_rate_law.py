@@ -7,8 +7,6 @@ McCandlish et al. (2018, "An Empirical Model of Large-Batch Training", arXiv 181
 For :math:`B_n \to \infty` it is a pure power law.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

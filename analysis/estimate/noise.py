@@ -9,8 +9,6 @@ are divided at the very end; if moments are norms, the result is corrected for t
 positive, the noise scale is undefined and reported as such.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

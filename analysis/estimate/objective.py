@@ -7,8 +7,6 @@ of :func:`loss_studies`, so that a difference that matters is about as large as 
 that is made of them is linear in y, and comes out in units of u.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

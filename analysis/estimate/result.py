@@ -1,7 +1,5 @@
 """The answer per optimizer and target: critical batch size, interval, verdict, and the noise scale beside it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers side by side: those of one sweep, workload and target, and what else differs between folders compared."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -13,8 +13,6 @@ every pair on a grid counts by its likelihood of the contrasts between seeds (re
 nothing is gained where seeds share nothing, and little where there are too few to tell.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Outlying seeds, which differ from the other runs of the same batch size by more 
 second draw.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The plane shows wall time to the target against devices, with one iso-loss curve
 (Essential AI, "Practical Efficiency of Muon", 2505.02222): steps to target by the draws, times seconds per step.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of answers: the summary, what doubling buys, all definitions side by side, all points."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What every question returns, and how a notebook shows it: its tables, the sentences below them, its main figures."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What an answer and suggested trials say in words, for terminal, page and paper."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -4,8 +4,6 @@ They are not points of a curve of steps against batch size, so :func:`analysis.r
 sweep that starts from a checkpoint but contains no multiples is a sweep like any other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

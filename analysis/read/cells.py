@@ -4,8 +4,6 @@ Every function raises a ``ValueError`` that says what the cell is and what to wr
 adds where the cell stands, see :meth:`analysis.read.table.Sheet.cell`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from numbers import Real

@@ -3,8 +3,6 @@ no effect on training; and such whose external program ended earlier than in com
 unreported failure.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations

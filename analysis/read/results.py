@@ -1,7 +1,5 @@
 """Read results from disk into two tidy tables, and groups of trials that may be compared with one another."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

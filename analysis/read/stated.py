@@ -1,7 +1,5 @@
 """Settings that an external training program reported; settings it did not report are unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.trial.step_times`, with one row per measurement.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import zlib

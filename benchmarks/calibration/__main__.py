@@ -5,8 +5,6 @@ figures. Everything found is a file in the folder, so the same command goes on w
 ``--page docs/calibration.md`` its tables and figures are made anew.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"

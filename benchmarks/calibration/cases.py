@@ -1,7 +1,5 @@
 """What is calibrated: three optimizers on the noisy quadratic with curvatures ``1/i``, to a loss of 0.1."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

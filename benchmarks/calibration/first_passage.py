@@ -12,8 +12,6 @@ expectation does. Nothing about that is left to training code here. The paramete
 a thousand steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -7,8 +7,6 @@ normal, ``sqrt(2/pi) sum sqrt(h^2 s_k + c/B)``. What a source reads is held agai
 the second. An interval is held against the moments of its own run, as that is what it speaks of.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Gradient descent behind a fixed preconditioner, as the theory of the noisy quadratic has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

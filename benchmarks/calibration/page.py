@@ -1,7 +1,5 @@
 """The tables of ``docs/calibration.md``, made of what a folder of calibration holds."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Trained replicates are dear, so what choosing, fitting and the interval do to th
 Learning rates of a seed share starts and noise, as trials of a cell share their examples.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

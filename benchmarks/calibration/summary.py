@@ -1,7 +1,5 @@
 """From the records of replicates to bias, coverage and widths."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median

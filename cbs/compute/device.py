@@ -4,8 +4,6 @@ torch calls them accelerators: ``cuda`` (NVIDIA, and AMD under ROCm), ``xpu`` (I
 devices of one kind. A process whose visible devices are restricted, as by Ray, counts only those.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import time

@@ -1,7 +1,5 @@
 """Products of the Hessian of a mean loss with vectors."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Sizes of forward and backward passes: arithmetic without torch, also for the process that starts trials."""
 
-from __future__ import annotations
-
 import math
 
 

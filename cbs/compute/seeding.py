@@ -4,8 +4,6 @@ The initial weights, the order of the data and anything random inside the traini
 so changing one (another learning rate, another probe) leaves the others as they were.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Checkpoints hold whole tensors, so that a trial can continue on any number of wo
 gathered one by one, and have to fit into the main memory of the first rank's node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

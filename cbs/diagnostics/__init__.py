@@ -1,7 +1,5 @@
 """Diagnostics: numbers about the model that training records beside the loss; one file each, found by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, runtime_checkable

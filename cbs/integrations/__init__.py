@@ -3,8 +3,6 @@
 One file per library, none imported here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

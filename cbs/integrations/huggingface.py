@@ -1,7 +1,5 @@
 """Callbacks for the Hugging Face ``Trainer``: its evaluations for a sweep, and the noise scale."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

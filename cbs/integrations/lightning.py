@@ -1,7 +1,5 @@
 """Callbacks for the Lightning ``Trainer``: its validations for a sweep, and the noise scale."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

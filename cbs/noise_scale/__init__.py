@@ -3,8 +3,6 @@
 Names are imported when they are asked for, so that readers of results can use the intervals without torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

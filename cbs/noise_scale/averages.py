@@ -1,7 +1,5 @@
 """Means of the noise-scale moments over many steps, in constant memory, and the estimate that they give."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

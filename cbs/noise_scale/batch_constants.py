@@ -7,8 +7,6 @@ values do: a divisor is the sum of weights, it differs from batch to batch, or a
 deviation 1 in every batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

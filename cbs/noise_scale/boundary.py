@@ -1,7 +1,5 @@
 """The end of a forward pass, where the backward pass enters the model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Compare the noise of one batch with a loop over its examples, or over groups of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Detect losses whose term for one example depends on the outputs of other examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

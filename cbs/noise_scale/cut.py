@@ -1,7 +1,5 @@
 """Find tensors inside a model at which the gradients of single examples can be told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Check on a few entries whether ``.grad`` is the sum of what the backward passes of a step computed."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

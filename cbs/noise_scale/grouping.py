@@ -1,7 +1,5 @@
 """Groups of examples that belong together, and the cells into which a forward pass is split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

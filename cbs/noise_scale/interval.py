@@ -17,8 +17,6 @@ cosine in an AR(1) series, whose correlation is fitted to the slow cosines (Whit
 for fewer than about eight independent steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The drop-in for any training loop: attach it to a model, measure every step, read a noise scale with its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ elementwise square or :math:`g g^\top`,
 where :math:`T(\Sigma)` is T averaged over the noise of a single example. Two batch sizes give two equations.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

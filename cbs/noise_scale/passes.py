@@ -1,7 +1,5 @@
 """Forward passes: how many examples they have, and which belong together."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple

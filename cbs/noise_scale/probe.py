@@ -1,7 +1,5 @@
 """A source and several geometries together: measure the moments of every step."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

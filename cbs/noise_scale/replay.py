@@ -1,7 +1,5 @@
 """Repeat the call of a module with other examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Examples that resemble those at a fixed distance in the batch, as copies and augmentations do, are found as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -17,8 +17,6 @@ independent examples with variance v within batches, the means of batches have t
 share. Second differences between successive batches are taken, so that a slow drift of the data does not count.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict, deque

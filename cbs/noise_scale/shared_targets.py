@@ -6,8 +6,6 @@ not independent all the same: the gradient of a batch has more noise than the te
 What shows it is that the loss holds the same targets twice, in another order.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """Optimizers: one file per family, found by name; the classes work in any training loop."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -8,8 +8,6 @@ assigned by hand, gives wrong steps without an error; with state of another shap
 writes out of bounds.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The registry entry of an optimizer: how it is built, and what a sweep needs to know about it."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import inspect

@@ -5,8 +5,6 @@ built: unknown options, invalid values, complex parameters. Loaded state has the
 its state.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

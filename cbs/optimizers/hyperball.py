@@ -1,7 +1,5 @@
 """Muon and Adam on a sphere, every matrix keeping the norm it started with (Wen et al. 2025)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LAMB: one ratio of Euclidean norms for each tensor (You et al. 2020, arXiv 1904.00962)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

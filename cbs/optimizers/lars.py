@@ -1,7 +1,5 @@
 """LARS: momentum SGD with one ratio of Euclidean norms for each tensor (You et al. 2017, arXiv 1708.03888)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 is read as matrices ``[out, in]``: which dimension is which side, and which dimension counts matrices.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

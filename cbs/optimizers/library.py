@@ -12,8 +12,6 @@ information for a sweep is read from its attributes ``lr_grid``, ``family``, ``g
 entry that is registered with :func:`~cbs.optimizers.base.optimizer` the registration is used.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from dataclasses import replace

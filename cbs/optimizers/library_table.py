@@ -1,7 +1,5 @@
 """Registry entries for library classes: which class, with which options and defaults."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

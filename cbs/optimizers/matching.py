@@ -1,7 +1,5 @@
 """The geometry in whose norm an optimizer is closest to steepest descent, in which its noise scale is measured."""
 
-from __future__ import annotations
-
 import torch
 
 from cbs.errors import ConfigError

@@ -1,7 +1,5 @@
 """MERIT: a ratio of largest entries for each row, column and tensor (ICML 2025, arXiv 2508.20577)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

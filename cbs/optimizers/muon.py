@@ -3,8 +3,6 @@
 Beside it stand NorMuon (Li et al. 2025, arXiv 2510.05491) and MONA (Li et al. 2026, arXiv 2605.26842).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A :class:`Problem` defines what is optimized, a :class:`ModelFunction` evaluates
 and a :class:`ProblemOptimizer` uses both.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

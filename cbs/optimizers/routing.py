@@ -1,7 +1,5 @@
 """The rule that divides parameters between a method for matrices and another optimizer, with an override."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ examples, for every optimizer that has the option they replace, and are converte
     product then means something else, and where a step decays weights several times, as Gauss-Newton does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

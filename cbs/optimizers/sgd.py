@@ -1,7 +1,5 @@
 """SGD with heavy-ball or Nesterov momentum (Sutskever et al. 2013, ICML)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

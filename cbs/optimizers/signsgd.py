@@ -1,7 +1,5 @@
 """signSGD: a step of the learning rate against the sign of every gradient entry (Bernstein et al. 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

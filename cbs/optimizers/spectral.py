@@ -6,8 +6,6 @@ the polar factor, NorMuon the polar factor with rows normalised by a running ave
 factors do not depend on scale, so an average can replace the sum that papers use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

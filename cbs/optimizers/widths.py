@@ -51,8 +51,6 @@ Weight decay keeps its value. Where an optimizer multiplies it by the learning r
 hidden matrix per step shrinks with its factor. What a spectral method leaves to AdamW follows "adam".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable

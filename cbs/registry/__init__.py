@@ -1,7 +1,5 @@
 """Registries, which map names to objects that live one per file, and parsers of what users type for them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """The modules of the ``cbs`` commands, found without importing them, and the command line of this process."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -15,8 +15,6 @@ the entry points of an editable installation are only as recent as the installat
 treated alike. Nothing is imported to find them.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

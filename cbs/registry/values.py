@@ -3,8 +3,6 @@
 The only place where such values are rejected.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The objects that make up a trial (model, optimizer, data, parts of the loop), and their saved state."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A batch-size schedule in a training loop: the stage of the next step, and the observations of a closed-loop rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

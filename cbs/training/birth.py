@@ -1,7 +1,5 @@
 """Start a trial from the checkpoint of another run: weights, optimizer, averages, data and random numbers."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Build and check the model and the optimizer of a trial before its first step, so that it trains what it should."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

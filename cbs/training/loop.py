@@ -1,7 +1,5 @@
 """The training loop of a trial, step by step and evaluation by evaluation."""
 
-from __future__ import annotations
-
 import math
 import time
 

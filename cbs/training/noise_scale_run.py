@@ -1,7 +1,5 @@
 """The noise scale during a short training run, by phase of the run and by geometry."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

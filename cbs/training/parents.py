@@ -5,8 +5,6 @@ A trial starts from a checkpoint of this package, a state dict, safetensors, or 
 Only tensors and plain values are read (``weights_only``), so no file can execute code.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -3,8 +3,6 @@
 These are clipping, diagnostics, the average of the weights, the batch for the optimizer, and the saved weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager

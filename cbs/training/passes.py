@@ -5,8 +5,6 @@ the examples of the step, however they are divided, so every part is weighted by
 does not fit into memory, :func:`cbs.compute.pass_sizes.halved` gives the next size to try.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ rank r of W, a rank's loss is :math:`W B_r / B` times its mean. DDP and FSDP2 av
 gives the gradient of the mean loss over the step.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Functions by which a training script of your own reports to the sweep that started it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

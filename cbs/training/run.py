@@ -1,7 +1,5 @@
 """Run one trial: from a configuration to its result."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import time

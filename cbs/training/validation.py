@@ -1,7 +1,5 @@
 """Measurement of a trial's metrics at every evaluation, and of whether the trial has diverged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

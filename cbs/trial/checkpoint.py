@@ -1,7 +1,5 @@
 """Saved state of a running trial, from which it continues after its process has died."""
 
-from __future__ import annotations
-
 import os
 import time
 import zipfile

@@ -1,7 +1,5 @@
 """The rule by which a trial ends, for trials that train here and for those that another program trains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ rate and seed, so that a learning rate gains nothing from having been run with t
 a learning-rate grid, the analysis, and every bootstrap resample call these functions, so they cannot disagree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The checkpoint of another run that a trial starts from."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

@@ -14,8 +14,6 @@ One row per measurement, as CSV or Parquet:
 ==========================  ================================================================================
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Iterable

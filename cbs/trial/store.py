@@ -18,8 +18,6 @@ on the clock or the machine's name: the same trial gives the same bytes. Both, `
 checksum of themselves, which is checked whenever they are read (:mod:`cbs.checksum`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The target of a trial, and the only definition of what "reached" means."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Every reader checks the checksum of its file (:mod:`cbs.checksum`) and names the file in its errors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

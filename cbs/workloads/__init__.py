@@ -1,7 +1,5 @@
 """Workloads: one file each, found by name or by ``package.module:function``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from cbs.registry import ImportFallback, Registry

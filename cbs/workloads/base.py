@@ -3,8 +3,6 @@
 The optimizer is an axis of the sweep, not part of a workload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 

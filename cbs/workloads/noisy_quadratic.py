@@ -10,8 +10,6 @@ so its gradient is exactly :math:`h \theta + \xi`. The curvatures are :math:`h_i
 :math:`c = noise \cdot h`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 batches, divided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of how an optimizer is built."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from itertools import pairwise

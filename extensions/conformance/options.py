@@ -1,7 +1,5 @@
 """Checks of options: that steps read them from the groups, and that they mean what their names say."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median

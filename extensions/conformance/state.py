@@ -1,7 +1,5 @@
 """Checks of the state: where it is stored, and how it is saved and loaded."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Checks of a step, whatever the gradients are."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of an optimizer together with parameter groups, schedulers and compilers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -11,8 +11,6 @@ rate by how many of its trials reached the target. If two trials have the same l
 representable number. INFEASIBLE trials are kept with their status but without their curve, which does not count.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """BibTeX entries that a result relies on: definitions of the critical batch size, optimizers, and this program."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -3,8 +3,6 @@
 The origin is given by protocol, commands, software and machine, and how the trials ended.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -4,8 +4,6 @@ It contains only what ``sweep.json`` and the trials record; what neither records
 by the author.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The same results, options and command give the same bytes; the page contains no 
 were run. Values of marks are shown on hover by the titles of SVG elements.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

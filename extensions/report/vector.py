@@ -1,7 +1,5 @@
 """Figures of the page with captions, data and values on hover: SVG with text kept as text, or PNG if it is smaller."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """Figures of cbs schedule: a plan beside critical batch sizes; runs as they went, their final losses, and the front."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compare the final metric under batch schedules with that of constant batch sizes, at equal examples."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Presentation of cbs schedule plan and cbs schedule judge: what they write and print."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Abreu et al. (2025, arXiv 2510.09378): an outer step of Gauss-Newton minimizes a
 parts of its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -12,8 +12,6 @@ is the full Gauss-Newton model, and :math:`l(y_0 + J \Delta)` with gradient :mat
 prox-linear one, which linearises the model and keeps the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

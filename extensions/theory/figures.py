@@ -1,7 +1,5 @@
 """Figures of cbs theory: best learning rates on the noisy quadratic, and noise scale against temperature."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

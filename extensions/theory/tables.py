@@ -1,7 +1,5 @@
 """Presentation of cbs theory quadratic and cbs theory temperature: what they write and print."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from analysis.estimate.definitions import HEADLINE

@@ -11,8 +11,6 @@ all seeds. The plane of a sweep, workload and optimizer is fitted by least squar
 its residuals, so they include the noise of the points and all other deviations from the plane.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

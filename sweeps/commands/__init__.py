@@ -5,8 +5,6 @@ imported when it runs, so that ``cbs --help`` is quick; names in help texts are 
 registries.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Collection

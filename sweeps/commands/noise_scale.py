@@ -1,7 +1,5 @@
 """``cbs noise-scale``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

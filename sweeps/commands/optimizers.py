@@ -1,7 +1,5 @@
 """``cbs optimizers``."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

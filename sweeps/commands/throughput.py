@@ -1,7 +1,5 @@
 """``cbs throughput``."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Build the sweep that the options of ``cbs sweep`` ask for, trained here or by an external program."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

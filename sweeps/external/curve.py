@@ -1,7 +1,5 @@
 """The curve of a trial, read repeatedly from the log that its program is writing."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -7,8 +7,6 @@ gets SIGTERM, and after the given seconds SIGKILL. Everything else it has starte
 output (negative for a signal).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

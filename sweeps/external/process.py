@@ -1,7 +1,5 @@
 """A running external program: how it ends or is ended, and the last lines of its output."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Tell running trials their pruning bound through a file in the sweep's folder, which every node can read."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

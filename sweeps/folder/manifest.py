@@ -1,7 +1,5 @@
 """``sweep.json``: what was requested, with which software and on which machine; enough to repeat it."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

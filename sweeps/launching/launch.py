@@ -1,7 +1,5 @@
 """A sweep from what was asked for to what is stored: its target and parts, its trials that are missing, its end."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sys

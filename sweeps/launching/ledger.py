@@ -1,7 +1,5 @@
 """Report what a folder of results holds and whether a sweep is running in it, once or again and again; runs nothing."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

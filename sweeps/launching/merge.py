@@ -5,8 +5,6 @@ apart from times and host names. The pruning rule is then applied to all trials 
 its end.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,6 @@
 or its dry run, and what is printed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

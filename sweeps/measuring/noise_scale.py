@@ -1,7 +1,5 @@
 """``cbs noise-scale`` as a function: measure the noise scale along a short run of one trial."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

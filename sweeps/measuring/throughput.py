@@ -3,8 +3,6 @@
 Only the training step is timed: no validation, no noise-scale probe, no diagnostics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

@@ -1,7 +1,5 @@
 """How near a sweep has come to its target, and what the user may have meant if the target is out of reach."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence

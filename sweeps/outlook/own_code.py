@@ -4,8 +4,6 @@ A violated assumption makes no trial fail, so it is reported beforehand: without
 noisier than it claims.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ Where a sweep is out of reach, two measurements on a single run remain: branches
 scale. Both are priced in the same unit; they need only the number of steps of a run at B_crit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace

@@ -7,8 +7,6 @@ learning rate is the one found at the nearest batch size, or else the optimizer'
 be foreseen, mainly at the first batch size.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import random

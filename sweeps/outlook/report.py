@@ -1,7 +1,5 @@
 """What ``cbs sweep`` reports before (``--dry-run``) and after a sweep, as plain JSON values and as lines of text."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Recipes: functions that return a whole sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from cbs.registry import Registry

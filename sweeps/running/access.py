@@ -3,8 +3,6 @@
 Ray listens on all addresses of a machine, and runs what it is sent as the user who started it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

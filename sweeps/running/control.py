@@ -1,8 +1,6 @@
 """Ray's control service (GCS). Once it is gone, calls of Ray do not return until Ray kills the process that made
 them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a sweep runs on: the machine or cluster, and what each trial may use of it."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

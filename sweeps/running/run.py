@@ -1,8 +1,6 @@
 """A running sweep: hands out trials, takes their outcomes, and notifies the observers; and sweeps that follow one
 another."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field

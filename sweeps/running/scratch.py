@@ -1,7 +1,5 @@
 """Folders for temporary files: where Ray keeps its own, whether there is room, and cleaning up after killed sweeps."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import errno

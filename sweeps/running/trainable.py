@@ -1,7 +1,5 @@
 """A trial as Ray Tune runs it: its results are heartbeats, the last one says how it ended. Does not import torch."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

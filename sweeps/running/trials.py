@@ -1,7 +1,5 @@
 """Run one trial in a child process: :mod:`sweeps.running.child` watches it, its result goes to the store."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import time

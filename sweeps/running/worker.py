@@ -1,7 +1,5 @@
 """Run trials in child processes and survive whatever they do; a Ray actor holds one worker. Does not import torch."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -12,8 +12,6 @@ normal around the mean difference over the seeds that both have run (so that the
 around the difference of their means, whichever gives the larger expected loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

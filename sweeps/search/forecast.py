@@ -4,8 +4,6 @@ Trials start, stop each other at the pruning bound of their cell, and end, on a 
 shown before a sweep come from this simulation.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -4,8 +4,6 @@ Learning rates have integer positions, :data:`OCTAVE` per factor of 2. Searches 
 therefore try exactly the same floats, and trials of earlier sweeps on a grid with a factor of 2 can be reused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

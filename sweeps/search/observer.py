@@ -2,8 +2,6 @@
 it before all its trials have run.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence

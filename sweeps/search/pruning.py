@@ -9,8 +9,6 @@ Before any trial of a cell has reached the target there is no bound, and a learn
 the whole budget. It ends once it is :func:`out_of_reach`, by its own evaluations alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cbs.trial.config import COMMAND, TrialConfig

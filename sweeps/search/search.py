@@ -6,8 +6,6 @@ sweep depend neither on the order in which they end nor on where a sweep was int
 the same order.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -14,8 +14,6 @@ not, as in every search of this package. The plan is a function of finished tria
 to the same result.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The trials of one study as a table, by learning rate and seed, and which learning rate is best so far."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

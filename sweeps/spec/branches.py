@@ -5,8 +5,6 @@ size B and learning rate eta, branches train with k B and f(k) eta for a window 
 k for SGD.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

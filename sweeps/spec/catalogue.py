@@ -1,7 +1,5 @@
 """The available optimizers with their options, learning rates and memory, and how they are listed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby

@@ -4,8 +4,6 @@ Whatever a user asks for has a name, the option that asks for it. A policy has r
 :class:`sweeps.launching.policies.Policy`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 

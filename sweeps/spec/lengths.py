@@ -2,8 +2,6 @@
 and ``--budget``, how much data every trial sees, in examples or in tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field

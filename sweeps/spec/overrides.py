@@ -1,7 +1,5 @@
 """``--set key=value``: change one field of a sweep by its name."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Reference of ``cbs sweep --set``: every key, its default and its meaning, read from the docstrings of the code."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The workload of a sweep, built once per process however often it is needed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

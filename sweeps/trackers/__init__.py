@@ -2,8 +2,6 @@
 trial that they write.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Figures that are drawn and looked at, and not written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """JSON of what a question found: shown fields alone, and types that JSON knows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A number with its interval, from what was measured and its resamples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a terminal of 80 columns shows: an answer in at most 15 lines, and below it the command that comes next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Thousands of runs: the work per run does not grow with their number, counted in calls of functions, and a figure has
 no more panels than a page."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import sys

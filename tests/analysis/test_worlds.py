@@ -1,7 +1,5 @@
 """Curves whose least product is known: held where they are smooth, doubted where they are not."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -14,8 +14,6 @@ whatever r (Cauchy and Schwarz): 1 for a constant noise scale, :math:`(1 + c)/(1
 :math:`s^c`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """Slow twin of the largest attention logit: one pair of positions at a time, from the definition."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,8 +1,6 @@
 """The objective at the best learning rate of one batch size by plain sums: every basin on the grid is compared with the
 runs by a normal distribution of all of them, in which the levels of the seeds have an error of 1000."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plane of ``analysis.estimate.time_curves``, pair by pair."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """The crossing of a target by a loop over one evaluation curve, number by number."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A twin is called like its geometry, takes the mean gradient of one parameter ten
 groups and the metric of the optimizer, and returns ``(signal, noise)`` of that tensor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

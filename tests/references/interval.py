@@ -1,7 +1,5 @@
 """The slow twin of the interval and of the averages: dense matrices, every step kept, ends found by bisection."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

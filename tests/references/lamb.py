@@ -1,7 +1,5 @@
 """LAMB, entry by entry: the slow twin of ``cbs.optimizers.LAMB`` (arXiv 1904.00962, Algorithm 2)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LARS, entry by entry: the slow twin of ``cbs.optimizers.LARS`` (arXiv 1708.03888)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.references.merit import euclidean

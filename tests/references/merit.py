@@ -1,7 +1,5 @@
 """MERIT, entry by entry: the slow twin of ``cbs.optimizers.MERIT`` (arXiv 2508.20577, and released code)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

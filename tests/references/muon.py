@@ -3,8 +3,6 @@
 Jordan et al. 2024 (kellerjordan.github.io/posts/muon), Liu et al. 2025 (arXiv 2502.16982).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

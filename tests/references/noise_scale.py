@@ -6,8 +6,6 @@ quadratic, where :math:`G = h\theta` and H = diag(h). Every truth is ``(signal, 
 an estimate expects to read instead where it is biased, for Gaussian noise.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

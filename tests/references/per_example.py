@@ -1,7 +1,5 @@
 """Statistics of groups of examples the slow way: one backward pass per group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any

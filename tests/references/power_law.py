@@ -1,7 +1,5 @@
 """The fits of ``analysis.estimate.learning_rate_law`` by general searches over the textbook formulas."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import minimize
 

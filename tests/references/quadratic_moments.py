@@ -1,7 +1,5 @@
 """The moments of the gradients of a noisy quadratic, from its parameters."""
 
-from __future__ import annotations
-
 import torch
 
 from cbs.workloads.noisy_quadratic import QuadraticModel

@@ -5,8 +5,6 @@ and its interval their percentiles, without further code. The headline, ``least_
 batch sizes or says that it does not; definitions by an asymptote are extrapolated, and their remarks say so.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

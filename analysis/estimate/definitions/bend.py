@@ -7,8 +7,6 @@ batch size, and beyond some batch size they no longer fall (maximal data paralle
 and gives no numerical criterion; here a tolerance defines each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Essential AI (2025), "Practical Efficiency of Muon for Pretraining", arXiv:2505.
 knee and grow beyond, and this is the knee; the paper itself calls it brittle under noise and blind past the knee.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ product of energy and delay is used in the same way: Gonzalez and Horowitz, "Ene
 microprocessors", IEEE Journal of Solid-State Circuits 31, 1996.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

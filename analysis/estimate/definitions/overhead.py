@@ -11,8 +11,6 @@ any small batch size. Without a reference the definition is therefore that of th
 the drawn curves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

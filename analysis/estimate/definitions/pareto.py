@@ -13,8 +13,6 @@ critical batch sizes of one optimizer at several targets L of the same runs; ``c
 parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ measured ones or where the curve changes suddenly, learning rates beyond an edge
 trials that narrow the interval most per example, see :mod:`analysis.estimate.suggest.design`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

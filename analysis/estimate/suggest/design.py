@@ -16,8 +16,6 @@ runs have been made with a mean :math:`\bar y`, all that is known of :math:`x_B`
 Batch sizes are added one at a time, where the logarithm of the width falls most per example.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Compose a ``cbs sweep`` command from an earlier one: with other axes for the same folder, or with another target."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

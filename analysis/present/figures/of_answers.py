@@ -1,8 +1,6 @@
 """What figures of an analysis have in common: what they are drawn from, columns that say whose a row is, and rows of
 steps against batch size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any

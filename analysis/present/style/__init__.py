@@ -6,8 +6,6 @@ its colour alone. Figures are built with the object interface only; nothing here
 :mod:`matplotlib.pyplot`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

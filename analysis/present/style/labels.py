@@ -1,7 +1,5 @@
 """Text beside marks and lines without overlaps: keys, labels at the ends of lines and at points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Axes and their text: limits, ticks with plain numbers, a second axis in tokens, labels that fit and are readable."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

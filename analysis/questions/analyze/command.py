@@ -1,7 +1,5 @@
 """``cbs analyze``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analysis.command_options import AnswerWriter, Asked, ResultsPath, answer_with, asked_of, config_of, options

@@ -1,7 +1,5 @@
 """The main question: from a folder of results to a critical batch size per optimizer and target."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

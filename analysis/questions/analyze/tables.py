@@ -1,7 +1,5 @@
 """Presentation of ``cbs analyze`` and ``cbs fit``: what they write and print."""
 
-from __future__ import annotations
-
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import at_harder_target

@@ -7,8 +7,6 @@ rate. The fraction of the data that it costs is 1 - E'/E, and for the same loss 
 steps for every step of the larger one, which is B'/B if nothing is lost.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Compare batch sizes at equal examples: the final metric, and up to which batch size it is as good as the best."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

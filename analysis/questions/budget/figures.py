@@ -1,7 +1,5 @@
 """Figures of the final metric at equal budgets: against batch size, over learning rates, and the width of the basin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

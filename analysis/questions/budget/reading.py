@@ -1,7 +1,5 @@
 """Read what every run had reached when its examples were spent: losses per batch size, optimizer and budget."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Presentation of ``cbs budget``: what it writes and prints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ examples the reference needs than each of the others, which does not fall with t
 plane of devices and time, lower left is better.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

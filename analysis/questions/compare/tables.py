@@ -1,7 +1,5 @@
 """Presentation of ``cbs compare``: what it writes and prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The rows become the studies that a sweep would have produced, so fit, interval, 
 those of ``cbs analyze``.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Answer at one checkpoint: which factors lost, k* by both rules, whether the window was long enough, a verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

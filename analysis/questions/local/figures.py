@@ -1,7 +1,5 @@
 """Losses of branches against batch size, and the local critical batch size along the run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

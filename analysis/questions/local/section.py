@@ -1,7 +1,5 @@
 """Section of a report: local critical batch sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analysis.config import AnalysisConfig

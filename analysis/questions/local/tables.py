@@ -1,7 +1,5 @@
 """Presentation of ``cbs local``: what it writes and prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

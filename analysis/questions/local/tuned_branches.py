@@ -1,7 +1,5 @@
 """The branches of one checkpoint as studies of their losses, one for every factor of the batch size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

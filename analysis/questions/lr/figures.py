@@ -4,8 +4,6 @@ Essential AI (2025, arXiv 2505.02222), algorithm 1: the optimum of a width n dri
 ever fewer points may follow it from narrow models to wide ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

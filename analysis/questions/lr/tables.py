@@ -1,7 +1,5 @@
 """Presentation of ``cbs lr``: what it writes and prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The noise scale along a run, per geometry, with intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

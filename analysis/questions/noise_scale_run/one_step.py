@@ -6,8 +6,6 @@ gradients, and the simple one, :math:`tr(\Sigma)/|G|^2`, from their norms; both 
 smallest and the largest batch size (appendix A.1). Intervals resample the gradients of every batch size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

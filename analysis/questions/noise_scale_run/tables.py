@@ -1,7 +1,5 @@
 """Presentation of ``cbs noise-scale``: what it writes and prints; layers only if everything is requested."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ The time to a target is steps times seconds per step; a step of B examples at ut
 B / (U R) seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

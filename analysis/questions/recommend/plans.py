@@ -1,8 +1,6 @@
 """Requests and recommendations: objectives, a batch size for each, the gain from twice the devices, and what
 ``cbs local`` wrote beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

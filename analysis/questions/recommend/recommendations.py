@@ -20,8 +20,6 @@ The steps are uncertain, and so are the seconds if their table gives their error
 first two and the last choose the same batch size; they differ in the number of devices.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

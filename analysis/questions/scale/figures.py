@@ -1,7 +1,5 @@
 """Critical batch size against data, model size, loss or compute: points, laws with bands, extrapolations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws of the critical batch size: plain ones per optimizer, and comparisons in which all but one thing is equal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

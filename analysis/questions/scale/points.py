@@ -1,7 +1,5 @@
 """Critical batch sizes of many models, optimizers and targets, as points of a law."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -3,8 +3,6 @@
 The entry point is ``scale(paths)``; see :mod:`analysis.estimate.learning_rate_law` for the fits.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field

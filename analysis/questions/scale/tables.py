@@ -1,7 +1,5 @@
 """Presentation of ``cbs scale``: what it writes and prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ Formats are found by name in :data:`~analysis.read.importers.base.IMPORTERS`. It
 Units have to be given; they are never guessed.
 """
 
-from __future__ import annotations
-
 from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer
 from analysis.read.importers.importing import ImportReport, import_runs
 from analysis.read.importers.settings import Settings

@@ -1,7 +1,5 @@
 """Axes that count epochs, of which one has fewer updates the larger the batch is: convert them, and find them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

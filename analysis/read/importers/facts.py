@@ -4,8 +4,6 @@ They may come from four places: the source itself (with ``--column lr=config.KEY
 a table of runs, the run's name, and constants. These must not contradict one another.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Find and read the files of a source; every failure is reported in one line that names the file."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The folder of an import: check whether it may be written, and write it atomically."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import uuid

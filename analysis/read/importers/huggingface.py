@@ -4,8 +4,6 @@ The file contains the logs of a run, but neither its global batch size nor its p
 ``train_batch_size`` in it is per device, without accumulation and world size. The user has to give both.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

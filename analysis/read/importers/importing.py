@@ -1,7 +1,5 @@
 """``cbs import`` as a function: from sources to a sweep folder."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -7,8 +7,6 @@ counts on: a row with ``step`` 99 was measured after 100 updates. Its rows also 
 steps are what the user's code passed to ``log_metrics``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The log of a training script needs no column ``run``, and a column ``lr`` or ``s
 other: the learning rate of that step. Facts about its run come from elsewhere: its name, or a table of runs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ bar. Its group ``step`` counts the updates made before the measurement; a group 
 that was being made, so that a loss of its batch was measured one update earlier. Every other group names a metric.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

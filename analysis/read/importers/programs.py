@@ -1,7 +1,5 @@
 """Formats of what known training programs print, as patterns of their lines."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

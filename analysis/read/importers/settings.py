@@ -1,7 +1,5 @@
 """What the user says about the curves: metric, target, units. None of it has a default."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 with one row per run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

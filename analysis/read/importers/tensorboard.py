@@ -1,7 +1,5 @@
 """Format ``tensorboard``: folders with event files, one run per folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

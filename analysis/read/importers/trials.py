@@ -1,7 +1,5 @@
 """From one run and its facts to the record of a trial, including the cleaning of its curve."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -8,8 +8,6 @@ whole, 2: first, 3: middle, 4: last part), data. If no further header fits into 
 ``wandb/sdk/internal/datastore.py`` and https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

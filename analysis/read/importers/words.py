@@ -2,8 +2,6 @@
 run ended, and which column says what, which is asked for where titles leave it open, never guessed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

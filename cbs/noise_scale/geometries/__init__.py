@@ -1,7 +1,5 @@
 """Geometries in which a noise scale can be measured: one file each, found by name or by ``package.module:class``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

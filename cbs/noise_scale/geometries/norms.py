@@ -4,8 +4,6 @@ r"""The norms in which steepest descent is what an optimizer does: Euclidean, of
 (\|\sigma\|_1/\|G\|_1)^2` and :math:`B_{S_1} = (tr\,C^{1/2}/\|G\|_{S_1})^2` (Naganuma et al., arXiv 2602.03001).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -3,8 +3,6 @@ r"""The geometry of an adaptive optimizer's own second moment: :math:`tr(P\Sigma
 The moment is read from the optimizer's state, of any implementation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sources of the small-batch side of a noise scale: one file each, found by name."""
 
-from __future__ import annotations
-
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Sources that compare what a step adds up, without a copy of the gradients: micro-batches, and ranks (DDP, FSDP2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sources that split a backward pass into groups of examples, down to single examples."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field

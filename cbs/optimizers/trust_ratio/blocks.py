@@ -1,7 +1,5 @@
 """Blocks of parameters that are updated together: small ones as one flat vector, a large one alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

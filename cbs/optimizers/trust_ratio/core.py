@@ -12,8 +12,6 @@ A ratio is known only after all of w and d has been read, so a step reads the we
 together to save calls; see :mod:`cbs.optimizers.trust_ratio.blocks`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

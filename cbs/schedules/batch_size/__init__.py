@@ -5,8 +5,6 @@ seen so far, and for closed-loop rules the measured gradient noise, to a batch s
 It does not use the number of steps, so its boundaries do not depend on earlier batch sizes.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,8 +1,6 @@
 """Rules that grow the batch by what a run measures: its noise scale, or the norm of its gradient; and ``growth``, the
 open loop of the latter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

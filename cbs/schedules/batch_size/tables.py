@@ -1,7 +1,5 @@
 """Rules whose batch sizes are known before the run: a table, and growth where a learning-rate schedule would fall."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A schedule is a multiplier of the peak learning rate, as a function of the examp
 it does not use the number of steps, it means the same at every batch size.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What remains of the learning rate after its warmup, as functions of the examples."""
 
-from __future__ import annotations
-
 import math
 
 from cbs.errors import ConfigError

@@ -1,7 +1,5 @@
 """Averages of the weights over training that are validated in place of the weights; found by name."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

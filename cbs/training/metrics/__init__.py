@@ -1,7 +1,5 @@
 """Metrics that exist for every workload, beside the validation metric of its own; found by name."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """What a trial measures beside its workload: training loss, norm of the gradient, curvature."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ never read completely; the ``train.bin`` and ``val.bin`` of nanoGPT are such fil
 the ids is skipped. A folder of such files is one long text in the order of their names.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

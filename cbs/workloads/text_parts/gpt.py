@@ -1,7 +1,5 @@
 """A decoder-only transformer, from thirty thousand parameters to GPT-2 XL."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

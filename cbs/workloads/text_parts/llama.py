@@ -1,7 +1,5 @@
 """A decoder-only transformer like Llama: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

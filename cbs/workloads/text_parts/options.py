@@ -1,7 +1,5 @@
 """Options that the workloads of texts share: the corpus, and the shape of a model by name."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from difflib import get_close_matches

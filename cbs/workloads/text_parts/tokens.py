@@ -3,8 +3,6 @@
 Ids are the bytes of the documents, or those of any ``tokenizer.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A correct optimizer, and for every check one that breaks what it asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """What classes of pytorch_optimizer and torch do not keep of :mod:`extensions.conformance`, and why; tests fail if one
 does."""
 
-from __future__ import annotations
-
 _LIBRARY = {
     "check_bias_correction": {
         "leaves an average uncorrected by design": "emonavi fadam",

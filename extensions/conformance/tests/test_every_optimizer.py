@@ -1,7 +1,5 @@
 """The checks on every optimizer of the registry; a new entry is tested without an edit here."""
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import pytest

@@ -1,7 +1,5 @@
 """The checks on optimizers of torch and pytorch_optimizer, but for what a table says of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from cbs.optimizers.library import UNUSABLE, _classes

@@ -1,7 +1,5 @@
 """The conformance suite finds what is wrong, and nothing where nothing is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``cbs reproduce``."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

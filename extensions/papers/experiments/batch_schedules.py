@@ -1,8 +1,6 @@
 """Batch sizes that grow: late or at cuts of the learning rate (Wang et al. 2026, Meterez et al. 2025), as the gradient
 falls (Umeda, Iiduka 2025), and by the noise scale in the optimizer's own geometry (Naganuma et al. 2026)."""
 
-from __future__ import annotations
-
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import (
     PAPERS,

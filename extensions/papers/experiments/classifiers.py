@@ -1,7 +1,5 @@
 """Image classifiers: noise scales (McCandlish et al.), momentum (Zhang et al. 2019), LAMB and LARS at large batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cbs.registry.choices import Choice

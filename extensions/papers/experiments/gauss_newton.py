@@ -1,7 +1,5 @@
 """Abreu et al. (2025): Gauss-Newton steps at batch sizes beyond those of other optimizers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cbs.registry.choices import Choice

@@ -1,7 +1,5 @@
 """LAMB (2020): BERT at batch sizes of 512 to 32,768 in equal epochs, and the record run in two stages."""
 
-from __future__ import annotations
-
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Near, PaperRecipe, asks
 from extensions.papers.experiments.parts import (

@@ -1,7 +1,5 @@
 """McCandlish et al. (2018): noise scale beside critical batch size, autoencoders, and the temperature of training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cbs.registry.choices import Choice

@@ -1,7 +1,5 @@
 """Zhang et al. (2019): which algorithmic choices matter at which batch sizes, on the noisy quadratic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

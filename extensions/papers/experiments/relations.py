@@ -1,7 +1,5 @@
 """Relations between our numbers and the published ones, and the verdict that follows from our intervals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod

@@ -1,3 +1,1 @@
 """Parts of the ``images`` workload: glyphs, readers for the user's own data, and classifiers."""
-
-from __future__ import annotations

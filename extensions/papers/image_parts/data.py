@@ -1,7 +1,5 @@
 """Labelled images as a workload uses them: in memory, or decoded when they are drawn."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Readers of the usual formats of image data sets: MNIST, CIFAR, Parquet, and a folder for every class."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

@@ -4,8 +4,6 @@ Glyphs are digits and letters from matplotlib's fonts, shifted, rotated and blur
 fontTools, a dependency of matplotlib, and filled here, so that bitmaps do not depend on the version of a renderer.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Files of a folder, a ZIP archive or a TAR archive by name, each read on demand."""
 
-from __future__ import annotations
-
 import tarfile
 import zipfile
 import zlib

@@ -1,8 +1,6 @@
 """The questions that recipes ask: each a function of results that returns a frozen answer, and what a reading takes
 out of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence

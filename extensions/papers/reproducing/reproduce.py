@@ -1,7 +1,5 @@
 """``cbs reproduce`` as a function: sweeps, analyses, and a verdict for every statement of the paper."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

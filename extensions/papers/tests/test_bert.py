@@ -1,7 +1,5 @@
 """BERT against the same model of transformers, weights copied; counts against those published."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Which of two optimizers is better, told from worlds in which one is, of losses and of accuracies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Data sets in the layouts of MNIST, CIFAR, Parquet and ImageNet, written here; and what is wrong with them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """Glyphs, classifiers and the workload that is made of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Archives that are larger than they look are told in one line, before they fill the memory."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """Linear regression against its closed forms: the loss, and the mean and covariance of an example's gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

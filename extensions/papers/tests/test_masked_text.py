@@ -1,7 +1,5 @@
 """Masked language modelling: which tokens are hidden, what is shown in their place, and the change of context."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The noise scale of every variant of a model against a loop over the examples; what mixes examples is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

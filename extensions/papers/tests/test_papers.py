@@ -1,7 +1,5 @@
 """Every recipe of a paper at both scales: its parts fit together, and its models have the published size."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every expectation of every tiny recipe finds its number in the answers to its questions; trials are written."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers out of the answers to questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace

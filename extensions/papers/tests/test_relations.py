@@ -1,7 +1,5 @@
 """Verdicts from intervals."""
 
-from __future__ import annotations
-
 import pytest
 
 from analysis.quantities import Quantity

@@ -1,7 +1,5 @@
 """A recipe from its sweeps to verdicts, prices and the atlas; trials are written, not trained."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

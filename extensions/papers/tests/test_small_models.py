@@ -1,7 +1,5 @@
 """LSTM, autoencoder and variational autoencoder against what they stand for."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

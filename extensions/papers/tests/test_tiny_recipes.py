@@ -1,8 +1,6 @@
 """Every tiny recipe, trained: to its end, with its figure and the statements of its record, in ten minutes of two
 cores."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

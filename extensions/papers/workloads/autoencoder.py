@@ -2,8 +2,6 @@
 in which random numbers are part of an example.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

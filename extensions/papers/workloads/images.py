@@ -1,7 +1,5 @@
 """Classification of images: glyphs, which need no download, or the user's own CIFAR, MNIST, ImageNet or other data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -12,8 +12,6 @@ unlike in ``noisy_quadratic`` its noise depends on the weights. Power laws of sp
 and "source" conditions of the theory of kernel regression.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Language modelling with an LSTM, on the corpora of the workload ``text`` or the user's own data."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from cbs.registry.values import all_whole

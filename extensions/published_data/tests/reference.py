@@ -4,8 +4,6 @@ After ``batch_science/measurement_utils.py`` of google-research: of all COMPLETE
 steps whose metric is strictly better than the goal.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

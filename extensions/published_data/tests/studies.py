@@ -1,7 +1,5 @@
 """Studies as Shallue et al. (2019) released them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The released data of Shallue et al.: their protocol, against a slow twin of their code."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whatever stands in a study: runs, or one line that a person can act on."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

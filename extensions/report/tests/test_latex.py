@@ -1,7 +1,5 @@
 """Tables and the methods paragraph in a paper: LaTeX takes them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

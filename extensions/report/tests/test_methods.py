@@ -1,7 +1,5 @@
 """The methods paragraph says what was recorded, names what was not, and cites what it rests on."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report page: well-formed and complete, nothing loaded, hostile names are text, and it works in a browser."""
 
-from __future__ import annotations
-
 import html
 import io
 import json

@@ -1,7 +1,5 @@
 """Marks of the figures on the page say what they are: at their place, with the numbers of the table."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 

@@ -1,7 +1,5 @@
 """``cbs report --live``: the page is written again while a sweep runs, and for the last time when it has ended."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

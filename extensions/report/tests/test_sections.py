@@ -1,7 +1,5 @@
 """Sections that questions add to the page."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

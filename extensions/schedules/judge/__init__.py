@@ -1,7 +1,5 @@
 """Judge batch schedules by what their runs are compared at: steps to a target, or the metric at the end of a budget."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

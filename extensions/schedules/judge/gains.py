@@ -12,8 +12,6 @@ root of the progress allows .96). Without a hyperbola there is no :math:`E_{min}
 curve remain. That curve is known where it is drawn, up to a factor of e beyond the measured batch sizes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

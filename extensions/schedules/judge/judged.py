@@ -1,7 +1,5 @@
 """Judge a batch schedule: compare its runs with the curve of constant batch sizes at the same target."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ The two are equal if the curvature is the same in all directions (McCandlish et 
 to Merrill et al. (arXiv 2505.23971).
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -9,8 +9,6 @@ critical batch size of a whole run is an average over its phases, and smaller th
 The only assumption is that the steps in a phase do not depend on the batch sizes before it, at the same loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -15,8 +15,6 @@ reduces the batch size. Its steps and examples are predicted on every draw, for 
 rule of the learning rate (:mod:`extensions.schedules.plan.outcome`).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

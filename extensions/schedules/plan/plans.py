@@ -1,7 +1,5 @@
 """Requests for a plan, and the plan itself."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

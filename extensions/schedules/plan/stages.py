@@ -1,7 +1,5 @@
 """Stages of a plan: which batch sizes it may use, that of every phase, and the steps that a table implies and saves."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Synthetic runs whose noise scale grows along the way, so that every schedule's steps are known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

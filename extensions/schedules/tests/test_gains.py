@@ -1,7 +1,5 @@
 """Scheduled runs against the curve of constant batch sizes, where everything is known."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch schedules in a folder of results: kept out of every curve, and judged against it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

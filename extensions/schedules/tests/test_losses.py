@@ -1,7 +1,5 @@
 """Final losses under batch schedules against known ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

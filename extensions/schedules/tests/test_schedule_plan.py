@@ -1,7 +1,5 @@
 """Plans of batch-size schedules: against runs whose every schedule is known, and what they refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

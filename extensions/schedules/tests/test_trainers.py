@@ -1,7 +1,5 @@
 """Schedules as trainers write them: what is written is read back, and what a trainer cannot do is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Formats of trainers for a batch-size schedule: one file each, found by name, which writes a schedule and reads it."""
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

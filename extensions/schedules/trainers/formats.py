@@ -1,7 +1,5 @@
 """How four trainers read a table of batch sizes."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import math

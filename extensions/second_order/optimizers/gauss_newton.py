@@ -1,7 +1,5 @@
 """Gauss-Newton with an inner optimizer (Abreu et al. 2025, arXiv 2510.09378)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

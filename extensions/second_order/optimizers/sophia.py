@@ -1,7 +1,5 @@
 """Sophia: momentum over a clipped diagonal of the curvature (Liu et al. 2023, arXiv 2305.14342)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

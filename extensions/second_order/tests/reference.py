@@ -1,8 +1,6 @@
 """Gauss-Newton models of a loss from dense derivatives, one output at a time: the slow twin of
 ``extensions.second_order.linearization`` and ``extensions.second_order.optimizers.gauss_newton.GaussNewton``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

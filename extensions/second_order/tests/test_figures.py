@@ -1,7 +1,5 @@
 """The figure of a method with inner steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analysis import analyze

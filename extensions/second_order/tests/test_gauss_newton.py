@@ -1,7 +1,5 @@
 """Gauss-Newton against dense derivatives and its twin."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Sequence

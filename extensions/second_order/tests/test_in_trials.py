@@ -1,7 +1,5 @@
 """Optimizers that evaluate the model themselves, in whole trials, and what cannot be asked of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

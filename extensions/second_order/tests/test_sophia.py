@@ -1,7 +1,5 @@
 """Sophia-G: its estimate of the curvature against the dense diagonal, its update against a twin."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

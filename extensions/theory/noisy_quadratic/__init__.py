@@ -1,7 +1,5 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): how many steps training on it takes, in closed form."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ together, by three squarings of the roots, until some setting has reached the ta
 then can win, and bisection drops every one that misses it where another reaches it. All batch sizes share the roots.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ plain SGD it divides by ``1 - rho + 1e-8`` in place of ``1 - rho``, which lowers
 0.045 % and changes none from batch size 256 on.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 DIMENSION = 10_000

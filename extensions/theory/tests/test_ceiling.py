@@ -1,7 +1,5 @@
 """The best batch-size schedule: against every other one, and against a solver that knows nothing of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

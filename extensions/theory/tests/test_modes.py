@@ -1,7 +1,5 @@
 """Closed forms of the noisy quadratic against the covariance taken step by step, and against sampling."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

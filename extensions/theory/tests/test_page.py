@@ -1,7 +1,5 @@
 """What the page about the quadratic shows is what its commands do."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

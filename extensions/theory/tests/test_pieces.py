@@ -1,7 +1,5 @@
 """The best learning rates over a run: their loss is that of the slow twin, and none nearby is better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

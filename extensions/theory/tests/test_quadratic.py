@@ -1,7 +1,5 @@
 """Predictions of the noisy quadratic, as a question and as a command."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

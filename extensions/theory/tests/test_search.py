@@ -1,7 +1,5 @@
 """The fewest steps to a target: published counts, exhaustive search, the optimum between grid points."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Search and analysis on momentum SGD in closed form, whose best learning rate lies just below a cliff."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

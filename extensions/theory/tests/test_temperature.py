@@ -1,7 +1,5 @@
 """The noise scale as a power of learning rate and batch size, against a known one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Policies, which choose the next sweep from those that have run and report the outcome at the end; one per file."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ one checkpoint: all of them, or those that a sequential test (:mod:`analysis.est
 next from the losses of earlier branches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence

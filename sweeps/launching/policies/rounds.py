@@ -7,8 +7,6 @@ replays the rounds written there, each search with only the trials it had at the
 continues with the same trials.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

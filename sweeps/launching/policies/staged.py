@@ -4,8 +4,6 @@ An option of an optimizer is tuned inside one sweep (:mod:`sweeps.spec.axes`). A
 protocol, so each of its values is a sweep in a folder of its own and gets its own curves.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

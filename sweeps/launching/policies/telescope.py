@@ -1,7 +1,5 @@
 """Policy ``telescope(widths=16..128)``: run the stages of :mod:`sweeps.search.telescoping` as sweeps."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

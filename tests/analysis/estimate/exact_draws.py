@@ -1,7 +1,5 @@
 """Draws that are known, made without any fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Studies of known steps, and draws of known curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Largest attention logits, and what steps do to matrices, from the columns of the trials to the curves that are
 drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``cbs fit``: every table a person might pass is a result, or one clear line."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The objective at the best learning rate: exact on parabolas, without luck on noisy ones, and bounded at cliffs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Local critical batch sizes from losses of branches: the published rule to the digit, ours against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every definition on curves whose critical batch size is known, and what all of them share."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

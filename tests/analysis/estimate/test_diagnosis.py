@@ -1,7 +1,5 @@
 """What is said against an answer, from both sides of every limit, and in which order."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Draws of a curve: against a twin written out cell by cell, on curves known exactly, and by what must not matter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

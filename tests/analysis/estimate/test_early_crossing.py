@@ -1,7 +1,5 @@
 """How early noisy evaluations pass a target, held against curves whose trend is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From draws to the numbers of an answer: on hyperbolas known in closed form, and on published curves."""
 
-from __future__ import annotations
-
 import json
 import math
 

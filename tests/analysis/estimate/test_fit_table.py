@@ -1,7 +1,5 @@
 """``cbs fit``: published tables end to end, round trips, and tables that are broken."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The law of the best learning rate: known laws come back, the trend is named, and intervals hold 95 times in 100."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

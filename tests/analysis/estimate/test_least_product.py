@@ -1,7 +1,5 @@
 """The headline: where steps times examples are least, for any exchange rate, and the range that is as good."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Conditions that are equal to the best, worse, or neither, from both sides; and the largest within a margin."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

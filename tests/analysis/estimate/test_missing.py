@@ -1,7 +1,5 @@
 """Trials that were never run or never got to the target, and tables that bound nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Noise scales, plain and matched: moments averaged first, divided last, nothing floored."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

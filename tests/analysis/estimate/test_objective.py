@@ -1,7 +1,5 @@
 """Losses in place of log steps: what lies between learning rates, the noise, and losses at the best learning rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What seeds share: against likelihoods written out cell by cell, and where they share all or nothing."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Censoring and the choice of the learning rate."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From studies to draws: far seeds, sudden changes, warmup and priors, seen where they are and not elsewhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What to run next: the right trials, their worth, and a command that plans exactly them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

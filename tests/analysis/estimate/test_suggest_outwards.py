@@ -1,7 +1,5 @@
 """Where a sweep that finds its batch sizes goes on: outwards or not, on which side, with how many runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import PropertyMock, patch
 

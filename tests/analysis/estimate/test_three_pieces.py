@@ -1,7 +1,5 @@
 """Three pieces of examples against steps: continuous with their slopes, and found again from points on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

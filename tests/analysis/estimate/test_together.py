@@ -1,7 +1,5 @@
 """Draws of several optimizers side by side, and the difference of two of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Where the parabola below the winner ended before the next learning rate, and what is saved then."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

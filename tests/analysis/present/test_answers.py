@@ -1,7 +1,5 @@
 """The summary, all definitions and the points of ``cbs analyze``: CSV, LaTeX, terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

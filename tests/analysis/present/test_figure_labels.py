@@ -1,7 +1,5 @@
 """Names of curves and titles of panels that the author sets; the tables keep the names of the results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Every registered figure in every situation: drawn, saved as vector with its fonts, with the table beside it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Figures that single papers have: what is in their tables, and that they are drawn of nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables in a paper: few columns, narrow enough."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

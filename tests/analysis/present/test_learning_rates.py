@@ -1,7 +1,5 @@
 """What ``cbs lr`` prints, writes and draws."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

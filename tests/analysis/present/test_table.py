@@ -1,7 +1,5 @@
 """One description of a table: numbers, CSV, LaTeX, and the terminal at every width."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """Labels of the ticks of an axis: few enough to be read."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

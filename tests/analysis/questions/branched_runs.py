@@ -1,7 +1,5 @@
 """Branches of checkpoints on disk, whose expected excess losses are known in closed form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps to a budget on disk whose losses follow McCandlish's form, so that every answer is known in closed form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From a folder of results to a report: numbers, verdicts, JSON and files."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """``cbs budget``: losses of runs of equal length, whose truth is known, from a folder to tables, files and figures."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What ``cbs budget`` makes of the draws: open ends, bounds, seeds that would tell, two optimizers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

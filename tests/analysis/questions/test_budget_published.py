@@ -1,7 +1,5 @@
 """Published grids of final losses, imported and answered by ``cbs budget``, beside their authors' law."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """``cbs compare`` and ``cbs recommend`` from a folder of results to tables, files, figures and one clear line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

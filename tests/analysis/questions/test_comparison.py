@@ -1,7 +1,5 @@
 """Token ratios and critical batch sizes side by side: closed forms and twins."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

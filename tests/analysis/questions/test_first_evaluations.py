@@ -1,7 +1,5 @@
 """Runs that are past the target when first evaluated: their steps are a bound, in every question."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The question of the learning rate: law, factors, and what the way it is chosen does to the critical batch size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

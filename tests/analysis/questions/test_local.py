@@ -1,7 +1,5 @@
 """``cbs local``: branches whose k* is known, from a folder to tables, files and figures."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Curves of known truth as people log them: what makes their crossings wrong is said, fine ones are left in peace."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

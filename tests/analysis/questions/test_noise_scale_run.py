@@ -1,7 +1,5 @@
 """What cbs noise-scale shows."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """Answers for a metric that no trial stopped at: read off the same trials, or not, where they stopped too early."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

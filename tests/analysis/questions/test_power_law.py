@@ -1,7 +1,5 @@
 """Power laws: published ones, slow twins, and intervals that hold the truth as often as they say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

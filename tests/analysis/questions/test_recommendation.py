@@ -1,7 +1,5 @@
 """Recommendations against closed forms: with known steps and known seconds the best batch size is known."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """From sweeps over widths to laws, comparisons and files; the world they are drawn from is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Several variants of one optimizer in one sweep: told apart by every question, in every file and figure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

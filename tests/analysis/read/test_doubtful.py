@@ -1,7 +1,5 @@
 """Curves that are the same though the trials should differ, and programs that ended earlier than others."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

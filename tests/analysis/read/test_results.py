@@ -1,7 +1,5 @@
 """Reading results: groups that are never pooled, duplicates, and every way a folder can be wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Settings of programs that train: unknown until the program says them, and then they count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one reader of tables: the same cells whatever the file, and where each stands."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Step times: what a table may hold, what is said about a bad one, and what is known between its rows."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -6,8 +6,6 @@ model uses another; its largest value is over the examples of a step, the heads 
 paper does not say whether masked pairs count).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

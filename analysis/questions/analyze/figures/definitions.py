@@ -1,7 +1,5 @@
 """All definitions of the critical batch size side by side: one row each, with a dot and an interval per optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

@@ -5,8 +5,6 @@ Shallue et al. (2019), the check of the search space: the best trial has to lie 
 Momentum is drawn as 1 - momentum on a log axis, as there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 

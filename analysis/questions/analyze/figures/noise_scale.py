@@ -7,8 +7,6 @@ on one line. Section 2.3: it grows as the loss falls; Kaplan et al. (2020), sect
 on the size of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -15,8 +15,6 @@ leaves six parameters: the places of the two joints, :math:`S_{min}`, :math:`S_{
 size of least data is :math:`E_{min} / S_{opt}`, the smallest that reaches the loss at all :math:`A_1`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

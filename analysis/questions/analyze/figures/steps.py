@@ -1,8 +1,6 @@
 """Steps to target against batch size: the curve with its interval band, the critical batch size, and how far around it
 steps x examples are nearly as few."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """``cbs recipes``."""
 
-from __future__ import annotations
-
 import json
 
 import typer

@@ -1,7 +1,5 @@
 """What the libraries that importers use need."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 

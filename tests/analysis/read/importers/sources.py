@@ -1,7 +1,5 @@
 """Sources of every format, written from the same curves."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

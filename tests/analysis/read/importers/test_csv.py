@@ -1,7 +1,5 @@
 """Format ``csv``: the log of one run, of which no column is taken for a fact about the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

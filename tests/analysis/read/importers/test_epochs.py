@@ -1,7 +1,5 @@
 """Axes that count epochs: found where something else counts updates, converted where one says how long an epoch is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

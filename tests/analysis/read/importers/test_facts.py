@@ -1,7 +1,5 @@
 """Where facts about runs come from: the source, a table of runs, names, constants; and how they may disagree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

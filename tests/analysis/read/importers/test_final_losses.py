@@ -1,7 +1,5 @@
 """Tables of final losses: every row is a run of one evaluation, and ``cbs budget`` answers them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

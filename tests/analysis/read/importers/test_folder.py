@@ -1,7 +1,5 @@
 """The folder of an import: in one piece or not at all, added to only by its like, and readable by everything else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

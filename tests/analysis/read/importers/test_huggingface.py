@@ -1,7 +1,5 @@
 """States of the Hugging Face Trainer: one that it wrote itself, and those it might leave behind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``cbs import`` and then ``cbs analyze``, for every format, as a person types it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Format ``jsonl``: a JSON object per line, one file per run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

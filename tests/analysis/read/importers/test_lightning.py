@@ -1,7 +1,5 @@
 """What Lightning's CSVLogger leaves: written by itself, by a Trainer, and in every way it can be wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

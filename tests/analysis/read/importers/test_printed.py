@@ -1,7 +1,5 @@
 """Formats of what programs print, on lines of the real programs, and patterns of the user's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever the bytes: runs, or one line that a person can act on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -7,8 +7,6 @@ is a run of its own (``ROWS_ARE_RUNS = True``) that file tests its columns itsel
 programs print.
 """
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Logs of runs that were restored from a checkpoint: what was done twice counts as it was done last."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

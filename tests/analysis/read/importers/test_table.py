@@ -1,7 +1,5 @@
 """Tables in long form: what is read from them, and every way they can be wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

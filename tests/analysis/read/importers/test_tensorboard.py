@@ -1,7 +1,5 @@
 """Event files as torch's writer leaves them, whole and damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

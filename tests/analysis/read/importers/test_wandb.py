@@ -1,7 +1,5 @@
 """Weights & Biases: a server that is not there, exported tables, and a real offline run."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """Tables as other tools export them: their words for how a run ended, and columns that may mean the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
