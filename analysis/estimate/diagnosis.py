@@ -232,7 +232,7 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
     partly = [point for point in reached if point.seeds_reached < point.seeds]
     if partly:
         where = ", ".join(f"{point.batch_size} ({point.seeds_reached} of {point.seeds})" for point in partly)
-        yield Verdict.OK, f"only some seeds reached the target at the best LR of batch size {where}"
+        yield Verdict.OK, f"only some seeds ran to the target at the best LR of batch size {where}"
 
 
 def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:

@@ -274,11 +274,13 @@ def read_throughput(path: str | os.PathLike[str]) -> StepTimeTable:
 
 
 def _check_growth(name: str, rows: Sequence[StepTime]) -> None:
-    """Refuse a step that takes far less time than one of a smaller batch on the same devices."""
+    """Refuse a step that takes far less time than one of a smaller batch on the same devices, whatever their intervals
+    leave open."""
     slowest: dict[tuple[str, int], StepTime] = {}
     for row in sorted(rows, key=lambda row: row.batch_size):
         before = slowest.get((row.optimizer, row.devices), row)
-        if row.seconds < SHRINKING * before.seconds:
+        longest, shortest = (row.interval or (0.0, row.seconds))[1], (before.interval or (before.seconds,))[0]
+        if longest < SHRINKING * shortest:
             raise DataError(
                 f"{name}: on {plural(row.devices, 'device')} a step of batch size {row.batch_size} takes "
                 f"{row.seconds:.3g} s and one of {before.batch_size} {before.seconds:.3g} s: correct the wrong one, or "

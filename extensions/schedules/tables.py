@@ -1,5 +1,6 @@
 """Presentation of cbs schedule plan and cbs schedule judge: what they write and print."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, files, quantity
-from analysis.quantities import OPEN, Interval
+from analysis.quantities import OPEN, UNKNOWN, Interval
 from extensions.schedules.judge.judged import HOUR, Judged, Schedules
 from extensions.schedules.losses import ScheduleLosses
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
@@ -17,6 +18,9 @@ from extensions.schedules.plan.stages import Stages
 
 SHORT = ("batch size", "steps", "learning rate")
 """Headings of what a trainer is told of a stage, beside where it begins."""
+
+MOST = 3
+"""Schedules that are shown unless everything is; those that save most."""
 
 
 @presentation.register
@@ -147,16 +151,16 @@ def _saved(share: float) -> str:
 
 @presentation.register
 def _(schedules: Schedules) -> Presentation:
-    table = verdicts(schedules.entries)
+    table, entries = verdicts(schedules.entries), sorted(schedules.entries, key=_saved_first)
     remarks = [
         f"{entry.answer.group.optimizer}, {entry.schedule} from {entry.batch_size}: {note}"
-        for entry in schedules.entries
+        for entry in entries
         for note in entry.notes
     ]
-    level, folder = percent(schedules.config.confidence), home([entry.answer for entry in schedules.entries])
+    level, folder = percent(schedules.config.confidence), home([entry.answer for entry in entries])
     return Presentation(
-        shown=[at_a_glance(schedules.entries, f"[{level} % interval]"), *remarks, *schedules.notes],
-        wide=[table, f"every interval {level} %"],
+        shown=[at_a_glance(entries, f"[{level} % interval]"), *remarks[:1], *schedules.notes],
+        wide=[table, *remarks[1:], *schedules.timing, f"every interval {level} %"],
         then=[f"cbs report {folder}"] if folder else (),
         tables={"schedules": table},
         latex=("schedules",),
@@ -164,23 +168,34 @@ def _(schedules: Schedules) -> Presentation:
     )
 
 
+def _saved_first(entry: Judged) -> float:
+    saved = entry.comparison.steps_saved.value if entry.comparison else None
+    return math.inf if saved is None else -saved
+
+
+def _whole(entry: Judged, *_: object) -> tuple[int | None, ...]:
+    """Return the steps saved with their interval in whole percent; ``None`` for what is unknown."""
+    saved = entry.comparison.steps_saved if entry.comparison else UNKNOWN
+    return tuple(None if share is None else round(100 * share) for share in (saved.value, *saved.interval))
+
+
 def at_a_glance(entries: Sequence[Judged], said: str) -> Table:
-    """Return a table with one row per schedule: what it saves, and the verdict."""
-    answers = [entry.answer for entry in entries]
+    """Return a table with one row for each of the first :data:`MOST` schedules: what it saves, and the verdict."""
+    shown = entries[:MOST]
+    answers = [entry.answer for entry in shown]
     columns = (
         *about(answers),
         Column("", "schedule", "batch schedule", name=True),
-        Column("", "batch_size", "from B", name=True),
-        Column("", "comparison.steps_saved.value", "steps saved", "comparison.steps_saved.interval"),
-        Column("", "comparison.examples_saved.value", "examples saved", "comparison.examples_saved.interval"),
-        *(column for column in _times(entries) if column.heading.startswith("time saved")),
+        Column("", "batch_size", "from B" if len({entry.batch_size for entry in shown}) > 1 else "", name=True),
+        Column("", lambda *row: _whole(*row)[0], "steps saved, %", lambda *row: _whole(*row)[1:], signed=True),
+        *(replace(column, interval=None) for column in _times(shown) if column.heading.startswith("time saved")),
         Column("", "verdict", "verdict", left=True),
     )
-    lines = ["saved: the share of the steps of the best constant batch size at equal examples, and of the examples of "
-             "the best one at equal steps"]  # fmt: skip
-    title = f"Batch schedules against constant batch sizes{titled(answers)} {said}" if entries else ""
+    lines = ["saved: against the best constant batch size at equal examples"]
+    lines += [f"{MOST} of {len(entries)} schedules: --wide shows all"] if len(entries) > MOST else []
+    title = f"Batch schedules{titled(answers)} {said}" if entries else ""
     return Table(
-        columns=columns, rows=list(zip(entries, answers, strict=True)), title=title, lines=lines if entries else ()
+        columns=columns, rows=list(zip(shown, answers, strict=True)), title=title, lines=lines if entries else ()
     )
 
 

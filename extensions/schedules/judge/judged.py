@@ -91,9 +91,11 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Findings):
-    """Result of :func:`schedules`, with one entry per optimizer, target, schedule and first batch size."""
+    """Result of :func:`schedules`, with one entry per optimizer, target, schedule and first batch size; ``timing`` says
+    how the hours were found, or why they are unknown."""
 
     entries: tuple[Judged, ...] = field(repr=False)
+    timing: tuple[str, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"schedules": plain(self.entries)}
@@ -142,12 +144,12 @@ def schedules(
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
                 entries.append(_judged(about | {"answer": answer, "batch_size": int(size)}, part, times, factors))
     if throughput is not None:
-        notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
-        notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
+        timing = [f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}"]
+        timing += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
     else:
-        notes.append(f"hours are unknown: {missing}; give --throughput")
-    return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
+        timing = [f"hours are unknown: {missing}; give --throughput"]
+    return Schedules(config=config, entries=tuple(entries), notes=tuple(notes), timing=tuple(timing))
 
 
 StepTimes = Callable[[Array], Array]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,21 +239,28 @@ def test_table_json_and_figures_agree(folder: Path) -> None:
     assert (over_data["x"].to_numpy() > over_steps["x"].to_numpy()).all()
 
 
-def test_a_screen_holds_what_a_schedule_saves(folder: Path) -> None:
-    with_schedule(Store(folder), steps_with(0.6))
-    lines = str(schedules(folder, CONFIG)).splitlines()
+@pytest.mark.parametrize("throughput", [None, Assumed(examples_per_second=8.0, latency=3.0)])
+def test_a_screen_holds_what_schedules_save(folder: Path, throughput: Assumed | None) -> None:
+    for exponent, gamma in enumerate((3.0, 0.3, 0.6, 1.0)):
+        choice = f"stages(table='{TABLE}', lr_exponent={exponent / 2})"
+        with_schedule(Store(folder), steps_with(gamma), choice=choice)
+    found = schedules(folder, CONFIG, throughput=throughput)
+    lines = str(found).splitlines()
     assert len(lines) <= 15
     assert max(map(len, lines[:-1])) <= 80
-    assert "steps saved" in " ".join(lines)
+    assert ("time saved" in " ".join(lines)) is (throughput is not None)
     assert lines[-1] == f"next: cbs report {folder}"
-    assert any(column.heading == "gamma" for column in presentation(schedules(folder, CONFIG)).wide[0].columns)  # type: ignore[union-attr]
+    rows = [line for line in lines if line.startswith("adamw  ")]
+    assert [re.search(r"exponent=([\d.]+)", row)[1] for row in rows] == ["0.5", "1.0", "1.5"]  # type: ignore[index]
+    assert f"{len(rows)} of 4 schedules: --wide shows all" in lines
+    assert any(column.heading == "gamma" for column in presentation(found).wide[0].columns)  # type: ignore[union-attr]
 
 
 def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> None:
     with_schedule(Store(folder), steps_with(0.3))
     assumed = Assumed(examples_per_second=8.0, latency=3.0)
     found = schedules(folder, CONFIG, throughput=assumed, devices=2)
-    assert "on 2 devices: assumed" in found.notes[-1]
+    assert "on 2 devices: assumed" in found.timing[0]
     (entry,) = found.entries
     steps, examples = entry.comparison.steps.value or 0.0, entry.comparison.examples.value or 0.0
     # geometric means over seeds of sums that are nearly proportional
@@ -284,10 +292,10 @@ def timed(folder: Path, hosts: tuple[str, ...] = ("one",)) -> None:
 def test_hours_come_from_the_trials_where_nothing_else_says_them(folder: Path) -> None:
     with_schedule(Store(folder), steps_with(0.3))
     said = "hours are unknown: no trial recorded how long its steps took; give --throughput"
-    assert judged(folder).notes[-1] == said
+    assert judged(folder).timing == (said,)
     timed(folder)
     found = judged(folder)
-    assert "hours on 1 device: step times measured, from the trials themselves (on cpu;" in found.notes[-1]
+    assert "hours on 1 device: step times measured, from the trials themselves (on cpu;" in found.timing[0]
     (told,) = to_json(found)["schedules"]
     (same,) = to_json(schedules(folder, CONFIG, throughput=Assumed(examples_per_second=8.0, latency=3.0)))["schedules"]
     # between measured batch sizes the log of the seconds is taken to be linear; 8 and 32 were measured
@@ -295,7 +303,7 @@ def test_hours_come_from_the_trials_where_nothing_else_says_them(folder: Path) -
     # a constant batch size of as many examples lies between 4 and 512
     assert told["hours_saved"] == pytest.approx(same["hours_saved"], rel=0.05)
     timed(folder, ("one", "two"))
-    assert "2 machines that differ" in judged(folder).notes[-1]
+    assert "2 machines that differ" in judged(folder).timing[0]
 
 
 def test_learning_rates_between_evaluations_are_those_of_the_schedules() -> None:

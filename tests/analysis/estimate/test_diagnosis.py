@@ -207,7 +207,7 @@ def test_seeds_that_did_not_get_there_are_a_remark() -> None:
     found, advice = verdict(with_each("seeds_reached", (3, 2, 3, 3)))
     assert (found, advice) == (
         Verdict.OK,
-        "only some seeds reached the target at the best LR of batch size 16 (2 of 3)",
+        "only some seeds ran to the target at the best LR of batch size 16 (2 of 3)",
     )
 
 

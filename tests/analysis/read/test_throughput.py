@@ -1,5 +1,6 @@
 """Step times: what a table may hold, what is said about a bad one, and what is known between its rows."""
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def test_a_step_in_another_unit_is_asked_about(tmp_path: Path, slip: str, refuse
         DataError, match=r"on 1 device a step of batch size (64|256) takes .* and one of (16|64) .* s: c"
     ):
         read_throughput(path)
+
+
+@pytest.mark.parametrize(("longest", "refused"), [(0.9, False), (0.06, True)])
+def test_what_a_busy_machine_measured_is_read_as_far_as_its_intervals_allow(
+    tmp_path: Path, longest: float, refused: bool
+) -> None:
+    rows = f"8,0.6,0.4,0.9,3\n16,0.05,0.04,{longest},3\n"
+    path = table(tmp_path, f"batch_size,seconds_per_step,seconds_low,seconds_high,repetitions\n{rows}")
+    with pytest.raises(DataError, match="measure it again") if refused else contextlib.nullcontext():
+        assert len(read_throughput(path).rows) == 2
 
 
 def test_a_table_of_rates_is_one_of_seconds(tmp_path: Path) -> None:

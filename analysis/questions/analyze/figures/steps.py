@@ -22,6 +22,7 @@ from analysis.quantities import percentiles
 
 _RESOLUTION = 100
 _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
+_NEAR: dict[str, Any] = {"linewidth": 6, "alpha": 0.25, "zorder": 1}
 _DRAWN = ("point", "fit", "hyperbola", "censored", "at_most", "near")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 _ALONG = 60
@@ -91,6 +92,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         key.append(style.mark("fewer steps than this", marker="v", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("hyperbola", linewidth=0.5))
+    if (table["kind"] == "near").any():
+        key.append(style.mark("within 10 % of the least", **_NEAR))
     symbol = math_symbol(table["definition"].iloc[0])
     known = table[list(CRITICAL)].notna().any()
     title = f"{symbol} [{style.percent(table)}]" if known["critical_low"] else symbol if known.any() else ""
@@ -131,8 +134,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
             ends = np.where(np.isnan([low, high]), axes.get_xlim(), [low, high])  # an open end goes on to the edge
             axes.plot(ends, [0.02 * place] * 2, color=look.colour, linewidth=2, alpha=0.6, zorder=2,
                       transform=axes.get_xaxis_transform(), solid_capstyle="butt")  # fmt: skip
-    axes.plot(near["batch_size"], near["steps"], color=look.colour, linewidth=6, alpha=0.25, zorder=1,
-              solid_capstyle="butt")  # fmt: skip
+    axes.plot(near["batch_size"], near["steps"], color=look.colour, solid_capstyle="butt", **_NEAR)
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
     return style.handle(f"{name}  {_words(about)}".strip(), shown, line=len(fit) > 0, markerfacecolor=fill)
 
