@@ -323,6 +323,8 @@ def speak_any_language() -> None:
 
 def outcome() -> int:
     """Run the command and return its exit code; one clear line and code 2 for anything a person can put right."""
+    # on small matrices, threads of numpy's linear algebra double the work by waiting for one another
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     open_streams()
     speak_any_language()
     try:

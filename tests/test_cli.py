@@ -230,14 +230,16 @@ def test_help_names_what_a_flag_takes(run, command, flag, names):
 def test_help_imports_nothing_heavy():
     every = [[], ["--help"], *([*command.split(), "--help"] for command in COMMANDS)]
     code = (
-        "import contextlib, io, sys, cli\n"
+        "import contextlib, io, os, sys, cli\n"
+        "os.environ.pop('OPENBLAS_NUM_THREADS', None)\n"
         f"for words in {every}:\n"
         "    sys.argv = ['cbs', *words]\n"
         "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): cli.main()\n"
-        f"    print(words, [name for name in {HEAVY} if name in sys.modules])"
+        f"    print(words, [name for name in {HEAVY} if name in sys.modules])\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'])"  # which numpy then reads
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert answer.stdout.splitlines() == [f"{words} []" for words in every]
+    assert answer.stdout.splitlines() == [*(f"{words} []" for words in every), "1"]
 
 
 def test_answers_without_figures_do_without_drawing_and_training(tmp_path):

@@ -1,5 +1,6 @@
 """Read results from disk into two tidy tables, and groups of trials that may be compared with one another."""
 
+import functools
 import itertools
 import math
 import os
@@ -72,10 +73,13 @@ class Results:
     def ends_alone(self, group: int) -> bool:
         """Return whether the runs of an imported group have one evaluation each, so that no steps to a target are
         known."""
-        if "imported" not in self.groups[group].manifest:
-            return False
-        ours = self.evaluations["trial"].isin(self.of_group(group).index) & (self.evaluations["step"] > 0)
-        return bool(self.evaluations.loc[ours, "trial"].value_counts().max() == 1)
+        ours = self._later[self.trials["group"].to_numpy() == group]
+        return "imported" in self.groups[group].manifest and bool(ours.max(initial=0) == 1)
+
+    @functools.cached_property
+    def _later(self) -> np.ndarray:
+        """Number of evaluations of every trial after its first step."""
+        return np.bincount(self.evaluations["trial"][self.evaluations["step"] > 0], minlength=len(self.trials))
 
     def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return steps, values and learning rates at the evaluations of one trial."""

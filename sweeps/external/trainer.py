@@ -338,4 +338,5 @@ def _text(value: Any) -> str:
 def environment_of(folder: Path, threads: int) -> dict[str, str]:
     """Return what is added to the environment of a program in the folder of its trial, which has ``threads`` cores."""
     # Python holds back what it prints to a file, so that the log would be empty for minutes
-    return {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
+    cores = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return {FOLDER: str(folder), "PYTHONUNBUFFERED": "1", **cores}

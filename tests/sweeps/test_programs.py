@@ -243,10 +243,11 @@ def test_variables_before_the_program_are_no_program(tmp_path: Path) -> None:
     check_there(f"A=1 B='x y' {sys.executable} -c pass")
     with pytest.raises(ConfigError, match="no program 'nosuchprogram'"):
         check_there("A=1 nosuchprogram")
-    program = "import os; print(os.environ['A'], os.environ['B'], os.environ['OMP_NUM_THREADS'])"
+    names = ("A", "B", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    program = f"import os; print(*map(os.getenv, {names}))"
     made = trainer(f'A={{seed}} B="x y" {sys.executable} -Sc "{program}" {PLACES}', reads="report")
     run_command(trial(made), tmp_path / "run", path=str(tmp_path), threads=2)
-    assert (tmp_path / "run" / "output.log").read_text() == "3 x y 2\n"
+    assert (tmp_path / "run" / "output.log").read_text() == "3 x y 2 2\n"
 
 
 def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
