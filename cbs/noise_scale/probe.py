@@ -12,21 +12,18 @@ from torch.nn.parameter import is_lazy
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, sum_over_ranks, whole_statistics
-from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
+from cbs.noise_scale.geometries import bound
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
 from cbs.noise_scale.shared_by_batch import LAGS, SharedByBatch
 from cbs.noise_scale.sources import SOURCES, Source
-from cbs.optimizers.matching import matched
 
 AUTO = "auto"
 SPLIT = "split"
 PER_EXAMPLE = "per_example"
 FALLBACK = "accumulation"
 REPLICAS = "replicas"
-MATCHED = "matched"
-ALL = "all"
 FIRST, PERIOD = 16, 20
 """Default schedule where measuring takes one extra backward pass: ``FIRST`` steps whenever their number has doubled, so
 that a window follows the run, at least one in ``PERIOD``. An extra pass takes 70 to 90 % of a step, 4 % of a run."""
@@ -139,7 +136,7 @@ class Probe(AbstractContextManager["Probe"]):
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # prefix that torch.compile adds
         self.parameters = list(trainable.values())
-        self.geometries = _bound(self._geometry_names, self.parameters, self._optimizer)
+        self.geometries = bound(self._geometry_names, self.parameters, self._optimizer)
         self._shared = None if any(map(is_sharded, self.parameters)) else SharedByBatch(self.parameters)
         return any("_orig_mod." in name for name in trainable)
 
@@ -382,26 +379,3 @@ class Probe(AbstractContextManager["Probe"]):
         return {
             index: (torch.zeros_like(one) if one.grad is None else one.grad).detach() for index, one in tensors.items()
         }
-
-
-def _bound(
-    names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
-) -> list[Geometry]:
-    """Return the distinct geometries of the names, bound to the parameters; ``"all"`` stands for those that fit."""
-    bound: dict[str, Geometry] = {}
-    for name in names:
-        if name == MATCHED:
-            if optimizer is None:
-                raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
-            name = matched(optimizer)
-        for wanted in GEOMETRIES if name == ALL else [name]:
-            geometry = build_geometry(wanted)
-            try:
-                geometry.bind(parameters, optimizer)
-            except ConfigError:
-                if name != ALL:
-                    raise
-                continue
-            if name != ALL or any(geometry.covers(index) for index in range(len(parameters))):
-                bound.setdefault(wanted, geometry)
-    return list(bound.values())

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import Geometry
+from cbs.noise_scale.geometries import MATCHED, Geometry
 from cbs.noise_scale.passes import CountExamples, first_dimension
-from cbs.noise_scale.probe import AUTO, FALLBACK, MATCHED, PER_EXAMPLE, REPLICAS, Probe
+from cbs.noise_scale.probe import AUTO, FALLBACK, PER_EXAMPLE, REPLICAS, Probe
 from cbs.registry.choices import Choice
 from cbs.training.parts import Part, TrainingStep
 from cbs.training.ranks import Ranks

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Sizes, solve_moments
+from cbs.optimizers.matching import matched
 from cbs.registry import ImportFallback, Registry
 
 
@@ -75,7 +76,9 @@ def as_real(tensor: Tensor) -> Tensor:
 
 GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_scale.geometries", makes=Geometry)
 GEOMETRIES.fallback = ImportFallback("geometry")
-__all__ = ["GEOMETRIES", "Geometry", "build_geometry"]
+MATCHED = "matched"
+ALL = "all"
+__all__ = ["ALL", "GEOMETRIES", "MATCHED", "Geometry", "bound", "build_geometry"]
 
 
 def build_geometry(name: str) -> Geometry:
@@ -88,3 +91,26 @@ def build_geometry(name: str) -> Geometry:
     if geometry.exponent not in (1, 2):
         raise ConfigError(f"geometry {name!r}: exponent must be 1 or 2, got {geometry.exponent!r}")
     return geometry
+
+
+def bound(
+    names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
+) -> list[Geometry]:
+    """Return the distinct geometries of the names, bound to the parameters; ``"all"`` stands for those that fit."""
+    found: dict[str, Geometry] = {}
+    for name in names:
+        if name == MATCHED:
+            if optimizer is None:
+                raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
+            name = matched(optimizer)
+        for wanted in GEOMETRIES if name == ALL else [name]:
+            geometry = build_geometry(wanted)
+            try:
+                geometry.bind(parameters, optimizer)
+            except ConfigError:
+                if name != ALL:
+                    raise
+                continue
+            if name != ALL or any(geometry.covers(index) for index in range(len(parameters))):
+                found.setdefault(wanted, geometry)
+    return list(found.values())
