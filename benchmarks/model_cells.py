@@ -13,8 +13,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.model_reference import Micro, Reference, moments, reference
-from benchmarks.model_zoo import find
+from benchmarks.zoo_corners import CORNERS, USED_AGAIN
 from benchmarks.zoo_entry import FIRST, Entry
+from benchmarks.zoo_formulas import FORMULAS
+from benchmarks.zoo_groups import GROUPS
+from benchmarks.zoo_layers import LATE, LAYERS
+from benchmarks.zoo_loops import LOOPS
+from benchmarks.zoo_own import OWN
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.geometries import as_real
@@ -304,3 +309,22 @@ def cast(batch: dict[str, Tensor], precision: str) -> dict[str, Tensor]:
 
 def context_of(mode: str) -> Callable[[], AbstractContextManager[object]]:
     return partial(torch.autocast, "cpu", torch.bfloat16) if mode == "autocast" else nullcontext
+
+
+def zoo() -> dict[str, Entry]:
+    """All models by name."""
+    # Here, because transformers takes seconds to import, and most models do without it.
+    from benchmarks.zoo_transformers import RECENT, TRANSFORMERS
+
+    return {**TRANSFORMERS, **RECENT, **torch_zoo()}
+
+
+def torch_zoo() -> dict[str, Entry]:
+    """Those that need torch alone."""
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **USED_AGAIN, **LATE}
+
+
+def find(name: str) -> Entry:
+    """A model by name; transformers is imported for its own models alone."""
+    own = torch_zoo()
+    return own[name] if name in own else zoo()[name]

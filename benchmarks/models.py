@@ -41,8 +41,8 @@ from benchmarks.model_cells import (
     Cell,
     run,
     suits,
+    zoo,
 )
-from benchmarks.model_zoo import zoo
 from benchmarks.zoo_entry import Entry
 
 PAGE = Path(__file__).resolve().parent / "noise_scale_models.md"

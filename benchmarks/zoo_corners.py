@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from benchmarks.zoo_entry import (
     CLASSES,
+    LANGUAGE,
+    PLAIN,
     TOKENS,
     WIDTH,
     WORDS,
@@ -17,10 +19,15 @@ from benchmarks.zoo_entry import (
     Entry,
     classify,
     classify_terms,
+    embedding,
     features,
+    head,
+    linear,
+    made,
+    small,
     words,
 )
-from benchmarks.zoo_formulas import ROWS, cells, euler, fold, head, linear, of, small, splines, text, top_one, views
+from benchmarks.zoo_formulas import ROWS, cells, euler, fold, of, splines, text, top_one, views
 from benchmarks.zoo_layers import NanoGPT, mlp
 from benchmarks.zoo_loops import OwnLoss
 
@@ -88,68 +95,25 @@ USED_AGAIN = {
 }
 
 
-class Centred(nn.Module):
+def centred(m: Any, x: Tensor) -> Tensor:
     """Normalises its inner features over the batch, without a module that would say so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.first(x).tanh()
-        return self.second(inner - inner.mean(0))
+    inner = m.first(x).tanh()
+    return m.second(inner - inner.mean(0))
 
 
-class Functional(nn.Module):
-    """The embedding's weight is used once more without its module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.mix = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(self.mix(self.words(x)).tanh(), self.words.weight)
-
-
-class Scaled(nn.Module):
-    """Parameters of the model itself beside those of its modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp()
-        self.scale, self.shift = nn.Parameter(torch.ones(12)), nn.Parameter(torch.zeros(CLASSES))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x * self.scale) + self.shift
-
-
-class Skipping(nn.Module):
+def skipping(m: Any, x: Tensor) -> Tensor:
     """Leaves out layers at random, for the whole batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
-        self.head = nn.Linear(12, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            if torch.rand(()) < 0.6:
-                x = x + layer(x).tanh()
-        return self.head(x)
+    for layer in m.layers:
+        if torch.rand(()) < 0.6:
+            x = x + layer(x).tanh()
+    return m.head(x)
 
 
-class Packed(nn.Module):
+def packed(m: Any, x: Tensor) -> Tensor:
     """Sequences of several lengths, packed, which puts time first; the last state is classified."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.lstm, self.head = nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        lengths = (x != 0).sum(1)
-        _, (state, _) = self.lstm(pack_padded_sequence(self.words(x), lengths, batch_first=True, enforce_sorted=False))
-        return self.head(state[0])
+    lengths = (x != 0).sum(1)
+    _, (state, _) = m.lstm(pack_padded_sequence(m.words(x), lengths, batch_first=True, enforce_sorted=False))
+    return m.head(state[0])
 
 
 class Adaptive(nn.Module):
@@ -236,15 +200,37 @@ def with_table(model: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(model(table, batch["x"]).flatten(0, 1), batch["y"].flatten())
 
 
-PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
-LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
+CENTRED = made(centred, first=linear(12, WIDTH), second=head())
 CORNERS = {
-    "centred over the batch": Entry(build=Centred, **PLAIN),
-    "centred over the batch, returns its loss": Entry(build=lambda: OwnLoss(Centred()), batch=features(12)),
-    "weight used outside its layer": Entry(build=Functional, **LANGUAGE),
-    "parameters of its own": Entry(build=Scaled, **PLAIN),
-    "layers left out at random": Entry(build=Skipping, **PLAIN, terms=classify_terms),
-    "packed sequences": Entry(build=Packed, batch=shortened, loss=classify),
+    "centred over the batch": Entry(build=CENTRED, **PLAIN),
+    "centred over the batch, returns its loss": Entry(build=lambda: OwnLoss(CENTRED()), batch=features(12)),
+    "weight used outside its layer": Entry(
+        build=made(
+            lambda m, x: functional.linear(m.mix(m.words(x)).tanh(), m.words.weight),
+            words=embedding,
+            mix=linear(WIDTH, WIDTH),
+        ),
+        **LANGUAGE,
+    ),
+    "parameters of its own": Entry(
+        build=made(
+            lambda m, x: m.inner(x * m.scale) + m.shift,
+            inner=mlp,
+            scale=lambda: nn.Parameter(torch.ones(12)),
+            shift=lambda: nn.Parameter(torch.zeros(CLASSES)),
+        ),
+        **PLAIN,
+    ),
+    "layers left out at random": Entry(
+        build=made(skipping, layers=lambda: nn.ModuleList(nn.Linear(12, 12) for _ in range(4)), head=head(12)),
+        **PLAIN,
+        terms=classify_terms,
+    ),
+    "packed sequences": Entry(
+        build=made(packed, words=embedding, lstm=lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True), head=head()),
+        batch=shortened,
+        loss=classify,
+    ),
     "adaptive softmax, returns its loss": Entry(build=Adaptive, batch=words()),
     "first argument without examples": Entry(build=TableFirst, batch=words(), loss=with_table),
     "pruned": Entry(build=pruned, **PLAIN),

@@ -113,3 +113,50 @@ def classify_terms(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(batch["x"])
     values = functional.cross_entropy(logits.flatten(0, -2), batch["y"].flatten(), reduction="none")
     return values.view(len(logits), -1).mean(1) / len(logits)
+
+
+class Formula(nn.Module):
+    """Trainable parameters (shapes, or a shape with its dtype), frozen tables and modules, and what is made of them and
+    of one input."""
+
+    def __init__(self, formula: Callable[[Any, Tensor], Any], **parts: Any) -> None:
+        super().__init__()
+        self.formula = formula
+        for name, part in parts.items():
+            if isinstance(part, nn.Module | nn.Parameter):
+                setattr(self, name, part)
+            elif isinstance(part, Tensor):
+                self.register_buffer(name, part)
+            else:
+                shape, dtype = (part, torch.float32) if not isinstance(part, list) else part
+                start = torch.randn(shape, dtype=dtype) / (shape[-1] ** 0.5 if shape else 1)
+                setattr(self, name, nn.Parameter(start))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.formula(self, x)
+
+
+def made(formula: Callable[[Any, Tensor], Any], **parts: Any) -> Callable[[], nn.Module]:
+    """What builds a formula; parts that are functions make a module or a parameter."""
+    return lambda: Formula(formula, **{name: part() if callable(part) else part for name, part in parts.items()})
+
+
+def linear(rows: int, columns: int, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(rows, columns, **options)
+
+
+def small(rows: int, columns: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(rows, WIDTH), nn.Tanh(), nn.Linear(WIDTH, columns))
+
+
+def head(rows: int = WIDTH) -> Callable[[], nn.Module]:
+    return linear(rows, CLASSES)
+
+
+def embedding() -> nn.Module:
+    return nn.Embedding(WORDS, WIDTH)
+
+
+PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
+IMAGES: dict[str, Any] = {"batch": features(3, 6, 6), "loss": classify}
+LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}

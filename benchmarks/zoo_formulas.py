@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.zoo_entry import CLASSES, WIDTH, WORDS, Entry, classify, features, words
+from benchmarks.zoo_entry import CLASSES, WIDTH, WORDS, Entry, classify, features, head, linear, made, small, words
 
 ROWS, LENGTH = 20, 20
 
@@ -22,56 +22,22 @@ def table(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
-class Formula(nn.Module):
-    """Trainable parameters (shapes, or a complex tensor to start at), frozen tables and modules, and what is made of
-    them."""
-
-    def __init__(self, formula: Callable[[Any, Tensor], Any], **parts: Any) -> None:
-        super().__init__()
-        self.formula = formula
-        for name, part in parts.items():
-            if isinstance(part, nn.Module):
-                self.add_module(name, part)
-            elif isinstance(part, Tensor):
-                self.register_buffer(name, part)
-            else:
-                shape, dtype = (part, torch.float32) if not isinstance(part, list) else part
-                start = torch.randn(shape, dtype=dtype) / (shape[-1] ** 0.5 if shape else 1)
-                setattr(self, name, nn.Parameter(start))
-
-    def forward(self, x: Tensor) -> Any:
-        return self.formula(self, x)
-
-
 def of(formula: Callable[[Any, Tensor], Any], *shape: int, **parts: Any) -> Entry:
-    """A formula of features (of 12 unless a shape is given); parts that are functions make a module."""
-
-    def build() -> nn.Module:
-        return Formula(formula, **{name: part() if callable(part) else part for name, part in parts.items()})
-
-    return Entry(build=build, batch=features(*(shape or (12,))), loss=classify, compiled=False, skips=("trainer",))
+    """A formula of features (of 12 unless a shape is given)."""
+    batch = features(*(shape or (12,)))
+    return Entry(build=made(formula, **parts), batch=batch, loss=classify, compiled=False, skips=("trainer",))
 
 
 def text(formula: Callable[[Any, Tensor], Any], length: int = LENGTH, **parts: Any) -> Entry:
     """A formula of embedded words and a head."""
-
-    def build() -> nn.Module:
-        inside = Formula(formula, **{name: part() if callable(part) else part for name, part in parts.items()})
-        return nn.Sequential(nn.Embedding(WORDS, WIDTH), inside, nn.Linear(WIDTH, WORDS))
-
-    return Entry(build=build, batch=words(length), loss=classify, compiled=False, skips=("trainer",))
-
-
-def linear(rows: int, columns: int, **options: Any) -> Callable[[], nn.Module]:
-    return lambda: nn.Linear(rows, columns, **options)
-
-
-def small(rows: int, columns: int) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(nn.Linear(rows, WIDTH), nn.Tanh(), nn.Linear(WIDTH, columns))
-
-
-def head(rows: int = WIDTH) -> Callable[[], nn.Module]:
-    return linear(rows, CLASSES)
+    inside = made(formula, **parts)
+    return Entry(
+        build=lambda: nn.Sequential(nn.Embedding(WORDS, WIDTH), inside(), nn.Linear(WIDTH, WORDS)),
+        batch=words(length),
+        loss=classify,
+        compiled=False,
+        skips=("trainer",),
+    )
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -289,7 +255,7 @@ SHARED = {
     ),
     "assignment in every example": text(lambda m, x: sinkhorn(x @ m.w @ x.mT) @ x, w=(WIDTH, WIDTH)),
     "conditional random field": Entry(
-        build=lambda: Formula(forward_scores, emit=nn.Linear(12, 5), moves=(5, 5)), batch=features(6, 12), loss=classify
+        build=made(forward_scores, emit=linear(12, 5), moves=(5, 5)), batch=features(6, 12), loss=classify
     ),
 }
 

@@ -12,28 +12,22 @@ from torch.nn.utils import parametrizations
 
 from benchmarks.zoo_entry import (
     CLASSES,
+    IMAGES,
+    LANGUAGE,
+    PLAIN,
     TOKENS,
     WIDTH,
     WORDS,
     Entry,
     classify,
     classify_terms,
+    embedding,
     features,
+    head,
+    linear,
+    made,
     words,
 )
-
-
-class Called(nn.Module):
-    """A model whose forward pass is a function of its modules."""
-
-    def __init__(self, run: Callable[[Any, Tensor], Tensor], **modules: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, module in modules.items():
-            setattr(self, name, module)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
 
 
 class Norm(nn.GroupNorm):
@@ -133,31 +127,6 @@ class NanoGPT(nn.Module):
         return self.head(self.norm(self.blocks(inputs)))
 
 
-class Seq2Seq(nn.Module):
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.transformer = nn.Transformer(WIDTH, 2, 1, 1, 2 * WIDTH, dropout, batch_first=True)
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inputs = self.words(x)
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return self.head(self.transformer(inputs, inputs.flip(1), tgt_mask=mask, tgt_is_causal=True))
-
-
-class Attention(nn.Module):
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.attention = nn.MultiheadAttention(WIDTH, 2, dropout, batch_first=True)
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inputs = self.words(x)
-        return self.head(inputs + self.attention(inputs, inputs, inputs, need_weights=False)[0])
-
-
 class Adapted(nn.Module):
     """A frozen linear layer beside a trained one of low rank, whose second factor has left zero."""
 
@@ -181,12 +150,42 @@ def frozen_mlp() -> nn.Module:
     return model
 
 
-def encoder(dropout: float) -> nn.Module:
-    return Called(
-        lambda self, x: self.head(self.layer(self.words(x))),
-        words=nn.Embedding(WORDS, WIDTH),
-        layer=nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True),
-        head=nn.Linear(WIDTH, WORDS),
+def seq2seq(m: Any, x: Tensor) -> Tensor:
+    inputs = m.words(x)
+    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    return m.head(m.layer(inputs, inputs.flip(1), tgt_mask=mask, tgt_is_causal=True))
+
+
+def attention(m: Any, x: Tensor) -> Tensor:
+    inputs = m.words(x)
+    return m.head(inputs + m.layer(inputs, inputs, inputs, need_weights=False)[0])
+
+
+def over_words(formula: Callable[[Any, Tensor], Tensor], layer: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A layer between the embedding and the head."""
+    return made(formula, words=embedding, layer=layer, head=linear(WIDTH, WORDS))
+
+
+def sequence(dropout: float) -> Callable[[], nn.Module]:
+    return over_words(seq2seq, lambda: nn.Transformer(WIDTH, 2, 1, 1, 2 * WIDTH, dropout, batch_first=True))
+
+
+def attending(dropout: float) -> Callable[[], nn.Module]:
+    return over_words(attention, lambda: nn.MultiheadAttention(WIDTH, 2, dropout, batch_first=True))
+
+
+def encoder(dropout: float) -> Callable[[], nn.Module]:
+    return over_words(
+        lambda m, x: m.head(m.layer(m.words(x))),
+        lambda: nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True),
+    )
+
+
+def pooled(convolution: Callable[[], nn.Module], channels: int) -> Callable[[], nn.Module]:
+    return made(
+        lambda m, x: m.head(m.convolution(x).relu().flatten(2).square().mean(2)),
+        convolution=convolution,
+        head=head(channels),
     )
 
 
@@ -194,17 +193,6 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return nn.Sequential(norm(nn.Linear(12, 16)), nn.Tanh(), norm(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
-def pooled(convolution: nn.Module, channels: int) -> nn.Module:
-    return Called(
-        lambda self, x: self.head(self.convolution(x).relu().flatten(2).square().mean(2)),
-        convolution=convolution,
-        head=nn.Linear(channels, CLASSES),
-    )
-
-
-PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
-IMAGES: dict[str, Any] = {"batch": features(3, 6, 6), "loss": classify}
-LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
 RANDOM: dict[str, Any] = {"terms": classify_terms}
 CHAIN, NANO = ("blocks.0", "blocks.1"), {"blocks": ("blocks.0", "blocks.1"), "also": ("reentrant",)}
 LAYERS = {
@@ -223,17 +211,15 @@ LAYERS = {
     "ResNet, BatchNorm": Entry(build=lambda: ResNet(nn.BatchNorm2d), **IMAGES),
     "ResNet, BatchNorm in eval": Entry(build=lambda: ResNet(nn.BatchNorm2d, frozen=True), **IMAGES),
     "ResNet, InstanceNorm": Entry(build=lambda: ResNet(lambda c: nn.InstanceNorm2d(c, affine=True)), **IMAGES),
-    "1-d convolution": Entry(build=lambda: pooled(nn.Conv1d(3, 8, 3), 8), batch=features(3, 9), loss=classify),
-    "3-d convolution": Entry(build=lambda: pooled(nn.Conv3d(3, 8, 2), 8), batch=features(3, 4, 4, 4), loss=classify),
-    "transposed convolution": Entry(build=lambda: pooled(nn.ConvTranspose2d(3, 8, 3), 8), **IMAGES),
+    "1-d convolution": Entry(build=pooled(lambda: nn.Conv1d(3, 8, 3), 8), batch=features(3, 9), loss=classify),
+    "3-d convolution": Entry(build=pooled(lambda: nn.Conv3d(3, 8, 2), 8), batch=features(3, 4, 4, 4), loss=classify),
+    "transposed convolution": Entry(build=pooled(lambda: nn.ConvTranspose2d(3, 8, 3), 8), **IMAGES),
     "EmbeddingBag": Entry(
         build=lambda: nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH), nn.Linear(WIDTH, CLASSES)),
         batch=lambda n, g: {"x": words()(n, g)["x"], "y": words(1, CLASSES)(n, g)["x"][:, 0]},
         loss=classify,
     ),
-    "bilinear": Entry(
-        build=lambda: Called(lambda self, x: self.pair(x, x.tanh()), pair=nn.Bilinear(12, 12, CLASSES)), **PLAIN
-    ),
+    "bilinear": Entry(build=made(lambda m, x: m.pair(x, x.tanh()), pair=lambda: nn.Bilinear(12, 12, CLASSES)), **PLAIN),
     "PReLU": Entry(build=lambda: nn.Sequential(nn.Linear(12, 16), nn.PReLU(16), nn.Linear(16, CLASSES)), **PLAIN),
     "LSTM": Entry(build=lambda: Recurrent(nn.LSTM), **LANGUAGE),
     "LSTM, 2 layers, both directions": Entry(
@@ -244,12 +230,12 @@ LAYERS = {
     ),
     "GRU": Entry(build=lambda: Recurrent(nn.GRU), **LANGUAGE),
     "GRU, time first inside": Entry(build=lambda: Recurrent(nn.GRU, time_first=True), **LANGUAGE),
-    "MultiheadAttention": Entry(build=lambda: Attention(0.0), **LANGUAGE),
-    "MultiheadAttention with dropout": Entry(build=lambda: Attention(0.3), **LANGUAGE, **RANDOM),
-    "TransformerEncoderLayer": Entry(build=lambda: encoder(0.0), **LANGUAGE, blocks=("layer",)),
-    "TransformerEncoderLayer with dropout": Entry(build=lambda: encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",)),
-    "nn.Transformer": Entry(build=lambda: Seq2Seq(0.0), **LANGUAGE),
-    "nn.Transformer with dropout": Entry(build=lambda: Seq2Seq(0.3), **LANGUAGE, **RANDOM),
+    "MultiheadAttention": Entry(build=attending(0.0), **LANGUAGE),
+    "MultiheadAttention with dropout": Entry(build=attending(0.3), **LANGUAGE, **RANDOM),
+    "TransformerEncoderLayer": Entry(build=encoder(0.0), **LANGUAGE, blocks=("layer",)),
+    "TransformerEncoderLayer with dropout": Entry(build=encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",)),
+    "nn.Transformer": Entry(build=sequence(0.0), **LANGUAGE),
+    "nn.Transformer with dropout": Entry(build=sequence(0.3), **LANGUAGE, **RANDOM),
     "nanoGPT": Entry(build=lambda: NanoGPT(TOKENS), **LANGUAGE, **NANO),
     "nanoGPT with dropout": Entry(build=lambda: NanoGPT(TOKENS, dropout=0.3), **LANGUAGE, **RANDOM, **NANO),
     "nanoGPT, twice as many words as examples": Entry(
@@ -275,7 +261,7 @@ def late(change: Callable[[Any], object], *, frozen: str = "") -> Entry:
     return Entry(build=build, batch=features(12), loss=classify, change=second, compiled=False, skips=("trainer",))
 
 
-def linear(model: Any, *shape: int) -> nn.Module:
+def extra(model: Any, *shape: int) -> nn.Module:
     """A layer more for a model, in its dtype."""
     return nn.Linear(*shape, dtype=model[0].weight.dtype)
 
@@ -290,7 +276,7 @@ LATE = {
     "frozen": late(lambda model: model[0].requires_grad_(False)),
     "one unfrozen, one frozen": late(swap, frozen="0"),
     "a bias unfrozen": late(lambda model: model[0].bias.requires_grad_(True), frozen="0"),
-    "a new head": late(lambda model: model.__setitem__(4, linear(model, 24, CLASSES))),
-    "a layer more": late(lambda model: model.append(linear(model, CLASSES, CLASSES))),
+    "a new head": late(lambda model: model.__setitem__(4, extra(model, 24, CLASSES))),
+    "a layer more": late(lambda model: model.append(extra(model, CLASSES, CLASSES))),
     "another weight": late(lambda model: setattr(model[2], "weight", nn.Parameter(model[2].weight.detach() / 2))),
 }

@@ -15,7 +15,11 @@ from benchmarks.zoo_entry import (
     Batch,
     Entry,
     classify,
+    embedding,
     features,
+    head,
+    linear,
+    made,
     words,
 )
 from benchmarks.zoo_layers import NanoGPT, mlp
@@ -55,33 +59,15 @@ class TimeMajor(nn.Module):
         return functional.cross_entropy(self.head(rows.tanh()), y.t().flatten())
 
 
-class Experts(nn.Module):
+def experts(m: Any, x: Tensor) -> Tensor:
     """Every position goes to the expert that its first features choose; an expert sees its rows alone."""
-
-    def __init__(self, count: int = 4) -> None:
-        super().__init__()
-        self.count = count
-        self.experts = nn.ModuleList(nn.Linear(12, WIDTH) for _ in range(count))
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        chosen = x[..., : self.count].argmax(-1)
-        mixed = x.new_zeros(*x.shape[:-1], WIDTH)
-        for number, expert in enumerate(self.experts):
-            rows = chosen == number
-            if rows.any():
-                mixed = mixed.masked_scatter(rows[..., None], expert(x[rows]).tanh().to(mixed.dtype))
-        return self.head(mixed.flatten(1, -2).mean(1) if x.ndim > 2 else mixed)
-
-
-class TimeMajorGRU(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.gru = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.gru(self.words(x))[0])
+    chosen = x[..., : len(m.experts)].argmax(-1)
+    mixed = x.new_zeros(*x.shape[:-1], WIDTH)
+    for number, expert in enumerate(m.experts):
+        rows = chosen == number
+        if rows.any():
+            mixed = mixed.masked_scatter(rows[..., None], expert(x[rows]).tanh().to(mixed.dtype))
+    return m.head(mixed.flatten(1, -2).mean(1) if x.ndim > 2 else mixed)
 
 
 def whole_sequences(examples: int, generator: torch.Generator) -> Batch:
@@ -180,6 +166,10 @@ def half(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return len(x) // 2
 
 
+EXPERTS: dict[str, Any] = {
+    "build": made(experts, experts=lambda: nn.ModuleList(nn.Linear(12, WIDTH) for _ in range(4)), head=head()),
+    "loss": classify,
+}
 LOOPS = {
     "returns its loss": Entry(build=lambda: OwnLoss(mlp()), batch=features(12)),
     "nanoGPT that returns its loss": Entry(
@@ -188,13 +178,17 @@ LOOPS = {
     "two inputs in one call, returns its loss": Entry(build=Pair, batch=pairs),
     "time-major rows, returns its loss": Entry(build=TimeMajor, batch=words(4)),
     "GRU, time first": Entry(
-        build=TimeMajorGRU, batch=time_first, loss=classify, dimension=1, options={"count": second_dimension},
+        build=made(
+            lambda m, x: m.head(m.gru(m.words(x))[0]), words=embedding, gru=lambda: nn.GRU(WIDTH, WIDTH),
+            head=linear(WIDTH, WORDS),
+        ),
+        batch=time_first, loss=classify, dimension=1, options={"count": second_dimension},
         shares=lambda batch: torch.full((batch["x"].shape[1],), 1.0 / batch["x"].shape[1]),
     ),
-    "experts, position by position": Entry(build=Experts, batch=features(4, 12), loss=classify),
-    "experts, example by example": Entry(build=Experts, batch=features(12), loss=classify),
-    "experts, whole sequences": Entry(build=Experts, batch=whole_sequences, loss=classify),
-    "experts, evenly at first": Entry(build=Experts, batch=even_at_first, loss=classify),
+    "experts, position by position": Entry(**EXPERTS, batch=features(4, 12)),
+    "experts, example by example": Entry(**EXPERTS, batch=features(12)),
+    "experts, whole sequences": Entry(**EXPERTS, batch=whole_sequences),
+    "experts, evenly at first": Entry(**EXPERTS, batch=even_at_first),
     "padding, mean over words": Entry(
         build=lambda: NanoGPT(0, tied=False), batch=padded, loss=classify, shares=valid_share
     ),

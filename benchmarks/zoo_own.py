@@ -1,5 +1,6 @@
 """Modules and loops that people write themselves."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,10 +10,23 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.zoo_entry import CLASSES, TOKENS, WIDTH, WORDS, Batch, Entry, classify, features, words
-
-PLAIN: dict[str, Any] = {"batch": features(12), "loss": classify}
-LANGUAGE: dict[str, Any] = {"batch": words(), "loss": classify}
+from benchmarks.zoo_entry import (
+    CLASSES,
+    IMAGES,
+    LANGUAGE,
+    PLAIN,
+    TOKENS,
+    WIDTH,
+    WORDS,
+    Batch,
+    Entry,
+    embedding,
+    head,
+    linear,
+    made,
+    small,
+    words,
+)
 
 
 class Standardised(nn.Conv2d):
@@ -55,19 +69,6 @@ def symmetric() -> nn.Module:
     return nn.Sequential(layer, nn.Tanh(), nn.Linear(12, CLASSES))
 
 
-class Called(nn.Module):
-    """Its inner model is called with parameters that are scaled first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(12, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-        self.gain = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scaled = {name: value * self.gain for name, value in self.inner.named_parameters()}
-        return functional_call(self.inner, scaled, (x,))
-
-
 class Tied(nn.Module):
     """The output is the embedding, scaled, by hand."""
 
@@ -86,26 +87,6 @@ class Tied(nn.Module):
         return logits / WIDTH**0.5 * self.scale
 
 
-class Einsum(nn.Module):
-    """Attention of bare tensors, with a bias that depends on the distance."""
-
-    def __init__(self, heads: int = 2) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(WORDS, WIDTH)
-        self.qkv = nn.Parameter(torch.randn(3, WIDTH, heads, WIDTH // heads) / 4)
-        self.out = nn.Parameter(torch.randn(heads, WIDTH // heads, WIDTH) / 4)
-        self.distance = nn.Parameter(torch.randn(heads, 2 * TOKENS - 1))
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.tokens(x)
-        q, k, v = torch.einsum("btd,sdhe->sbhte", h, self.qkv)
-        places = torch.arange(x.shape[1])
-        bias = self.distance[:, places[:, None] - places + TOKENS - 1]
-        weights = (torch.einsum("bhte,bhse->bhts", q, k) / 3 + bias).softmax(-1)
-        return self.head(h + torch.einsum("bhts,bhse,hed->btd", weights, v, self.out))
-
-
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -119,19 +100,6 @@ class Squared(torch.autograd.Function):
         return inner @ weight, inner.T @ x
 
 
-class OwnFunction(nn.Module):
-    """A parameter goes into an autograd function of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(12, WIDTH)
-        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(Squared.apply(self.first(x).tanh(), self.weight))  # type: ignore[no-untyped-call]
-
-
 class Reversed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -142,139 +110,80 @@ class Reversed(torch.autograd.Function):
         return -0.3 * gradient
 
 
-class GradientReversal(nn.Module):
-    """What comes before a function is trained against the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.head = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(Reversed.apply(self.first(x).tanh()))  # type: ignore[no-untyped-call]
+def called(m: Any, x: Tensor) -> Tensor:
+    """Its inner model is called with parameters that are scaled first."""
+    return functional_call(m.inner, {name: value * m.gain for name, value in m.inner.named_parameters()}, (x,))
 
 
-class HalvedActivations(nn.Module):
-    """A hook halves the gradient of an activation."""
+def einsum(m: Any, x: Tensor) -> Tensor:
+    """Attention of bare tensors, with a bias that depends on the distance."""
+    h = m.tokens(x)
+    q, k, v = torch.einsum("btd,sdhe->sbhte", h, m.qkv)
+    places = torch.arange(x.shape[1])
+    bias = m.distance[:, places[:, None] - places + TOKENS - 1]
+    weights = (torch.einsum("bhte,bhse->bhts", q, k) / 3 + bias).softmax(-1)
+    return m.head(h + torch.einsum("bhts,bhse,hed->btd", weights, v, m.out))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.head = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x).tanh()
+def hooked(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A hook changes the gradient of an activation."""
+
+    def formula(m: Any, x: Tensor) -> Tensor:
+        hidden = m.first(x).tanh()
         if hidden.requires_grad:
-            hidden.register_hook(lambda gradient: gradient / 2)
-        return self.head(hidden)
+            hidden.register_hook(change)
+        return m.head(hidden)
+
+    return formula
 
 
-class NormalisedActivations(HalvedActivations):
-    """A hook divides the gradient of an activation by its norm over the batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x).tanh()
-        if hidden.requires_grad:
-            hidden.register_hook(lambda gradient: gradient / gradient.norm())
-        return self.head(hidden)
-
-
-class HalvedParameters(HalvedActivations):
+def halved_layer() -> nn.Module:
     """A hook halves the gradient of a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.weight.register_hook(lambda gradient: gradient / 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.first(x).tanh())
+    layer = nn.Linear(12, WIDTH)
+    layer.weight.register_hook(lambda gradient: gradient / 2)
+    return layer
 
 
-class Nested(nn.Module):
+def nested(m: Any, x: Tensor) -> Tensor:
     """Recomputed inside what is recomputed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(12, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, CLASSES)
+    def block(x: Tensor) -> Tensor:
+        return m.norm(checkpoint(m.inner, x, use_reentrant=False)).tanh()
 
-    def block(self, x: Tensor) -> Tensor:
-        return self.norm(checkpoint(self.inner, x, use_reentrant=False)).tanh()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(self.block, x, use_reentrant=False))
+    return m.head(checkpoint(block, x, use_reentrant=False))
 
 
-class RMS(nn.Module):
+def rms(m: Any, x: Tensor) -> Tensor:
     """A gain that is one more than its parameter, in double precision inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
-        self.gain = nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.tokens(x)
-        wide = h.double()
-        wide = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        return self.head((wide * (1.0 + self.gain.double())).to(h.dtype))
+    h = m.tokens(x)
+    wide = h.double()
+    wide = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    return m.head((wide * (1.0 + m.gain.double())).to(h.dtype))
 
 
-class Mixture(nn.Module):
-    """Experts of bare tensors, all of them for every row, weighted by a softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(12, 4)
-        self.experts = nn.Parameter(torch.randn(4, 12, CLASSES) / 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("bk,bi,kio->bo", self.gate(x).softmax(-1), x, self.experts)
-
-
-class Capacity(nn.Module):
+def capacity(m: Any, x: Tensor) -> Tensor:
     """Every expert takes the rows that score highest in the batch, and no others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(12, 2)
-        self.experts = nn.Parameter(torch.randn(2, 12, CLASSES) / 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.gate(x).softmax(-1)
-        values, rows = scores.T.topk(max(1, len(x) // 2))
-        found = torch.einsum("kri,kio->kro", x[rows], self.experts) * values[..., None]
-        return x.new_zeros(len(x), CLASSES).index_add(0, rows.flatten(), found.flatten(0, 1))
+    scores = m.gate(x).softmax(-1)
+    values, rows = scores.T.topk(max(1, len(x) // 2))
+    found = torch.einsum("kri,kio->kro", x[rows], m.experts) * values[..., None]
+    return x.new_zeros(len(x), CLASSES).index_add(0, rows.flatten(), found.flatten(0, 1))
 
 
-class Packed(nn.Module):
+def packed(m: Any, x: Tensor) -> Tensor:
     """Sequences one after the other in a single row, told apart by a mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.mix = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = self.tokens(x.reshape(1, -1))
-        owner = torch.arange(x.numel()) // x.shape[1]
-        mask = owner[:, None] == owner
-        mixed = functional.scaled_dot_product_attention(flat, self.mix(flat), flat, attn_mask=mask)
-        return self.head(flat + mixed).view(*x.shape, -1)
+    flat = m.tokens(x.reshape(1, -1))
+    owner = torch.arange(x.numel()) // x.shape[1]
+    mask = owner[:, None] == owner
+    mixed = functional.scaled_dot_product_attention(flat, m.mix(flat), flat, attn_mask=mask)
+    return m.head(flat + mixed).view(*x.shape, -1)
 
 
-class Prompted(nn.Module):
+def prompted(m: Any, x: Tensor) -> Tensor:
     """Learned rows in front of those of every example."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.head = nn.Linear(12, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.prompt = nn.Parameter(torch.randn(3, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x)[:, None]
-        rows = torch.cat([self.prompt.expand(len(x), -1, -1), hidden], 1)
-        weights = torch.einsum("bqd,bkd->bqk", hidden, rows).softmax(-1)
-        return self.head((weights @ rows)[:, 0])
+    hidden = m.first(x)[:, None]
+    rows = torch.cat([m.prompt.expand(len(x), -1, -1), hidden], 1)
+    weights = torch.einsum("bqd,bkd->bqk", hidden, rows).softmax(-1)
+    return m.head((weights @ rows)[:, 0])
 
 
 def several_lengths(examples: int, generator: torch.Generator) -> Batch:
@@ -303,32 +212,67 @@ def nano() -> nn.Module:
     return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WORDS))
 
 
+TWO: dict[str, Any] = {"first": linear(12, WIDTH), "head": head()}
+"""Two layers."""
+
 OWN = {
     "standardised weights": Entry(
         build=lambda: nn.Sequential(
-            Standardised(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-            nn.Linear(8, CLASSES),
+            Standardised(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head(8)()
         ),
-        batch=features(3, 6, 6), loss=classify,
+        **IMAGES,
     ),
     "low rank, bare factors": Entry(build=lambda: nn.Sequential(LowRank(12, 16), nn.Tanh(), LowRank(16, 5)), **PLAIN),
     "low rank, merged": Entry(build=lambda: nn.Sequential(Merged(12, 16), nn.Tanh(), Merged(16, 5)), **PLAIN),
     "parametrization, symmetric": Entry(build=symmetric, **PLAIN),
-    "functional_call, scaled": Entry(build=Called, **PLAIN),
+    "functional_call, scaled": Entry(
+        build=made(called, inner=small(12, CLASSES), gain=lambda: nn.Parameter(torch.ones(()))), **PLAIN
+    ),
     "tied by hand, scaled": Entry(build=lambda: Tied(module=False), **LANGUAGE),
     "tied modules, scaled": Entry(build=lambda: Tied(module=True), **LANGUAGE),
-    "einsum attention": Entry(build=Einsum, **LANGUAGE),
-    "autograd function with a parameter": Entry(build=OwnFunction, **PLAIN),
-    "gradient reversal": Entry(build=GradientReversal, **PLAIN),
-    "a hook halves an activation's gradient": Entry(build=HalvedActivations, **PLAIN),
-    "a hook normalises an activation's gradient": Entry(build=NormalisedActivations, **PLAIN, only_check=True),
-    "a hook halves a parameter's gradient": Entry(build=HalvedParameters, **PLAIN),
-    "checkpoint inside a checkpoint": Entry(build=Nested, **PLAIN),
-    "own norm in double precision": Entry(build=RMS, **LANGUAGE),
-    "soft mixture of bare experts": Entry(build=Mixture, **PLAIN),
-    "experts that choose rows": Entry(build=Capacity, **PLAIN),
-    "sequences in one row": Entry(build=Packed, **LANGUAGE),
-    "learned prompt": Entry(build=Prompted, **PLAIN),
+    "einsum attention": Entry(
+        build=made(
+            einsum,
+            tokens=embedding,
+            qkv=(3, WIDTH, 2, WIDTH // 2),
+            out=(2, WIDTH // 2, WIDTH),
+            distance=(2, 2 * TOKENS - 1),
+            head=linear(WIDTH, WORDS),
+        ),
+        **LANGUAGE,
+    ),
+    "autograd function with a parameter": Entry(
+        build=made(lambda m, x: m.head(Squared.apply(m.first(x).tanh(), m.weight)), weight=(WIDTH, WIDTH), **TWO),
+        **PLAIN,
+    ),
+    "gradient reversal": Entry(build=made(lambda m, x: m.head(Reversed.apply(m.first(x).tanh())), **TWO), **PLAIN),
+    "a hook halves an activation's gradient": Entry(build=made(hooked(lambda gradient: gradient / 2), **TWO), **PLAIN),
+    "a hook normalises an activation's gradient": Entry(
+        build=made(hooked(lambda gradient: gradient / gradient.norm()), **TWO), **PLAIN, only_check=True
+    ),
+    "a hook halves a parameter's gradient": Entry(
+        build=made(lambda m, x: m.head(m.first(x).tanh()), first=halved_layer, head=head()), **PLAIN
+    ),
+    "checkpoint inside a checkpoint": Entry(
+        build=made(nested, inner=small(12, WIDTH), norm=lambda: nn.LayerNorm(WIDTH), head=head()), **PLAIN
+    ),
+    "own norm in double precision": Entry(
+        build=made(rms, tokens=embedding, head=linear(WIDTH, WORDS), gain=lambda: nn.Parameter(torch.zeros(WIDTH))),
+        **LANGUAGE,
+    ),
+    "soft mixture of bare experts": Entry(
+        build=made(
+            lambda m, x: torch.einsum("bk,bi,kio->bo", m.gate(x).softmax(-1), x, m.experts),
+            gate=linear(12, 4),
+            experts=(4, 12, CLASSES),
+        ),
+        **PLAIN,
+    ),
+    "experts that choose rows": Entry(build=made(capacity, gate=linear(12, 2), experts=(2, 12, CLASSES)), **PLAIN),
+    "sequences in one row": Entry(
+        build=made(packed, tokens=embedding, mix=linear(WIDTH, WIDTH), head=linear(WIDTH, WORDS)), **LANGUAGE
+    ),
+    "learned prompt": Entry(build=made(prompted, prompt=(3, WIDTH), **TWO), **PLAIN),
     "masked, mean over words": Entry(build=nano, batch=several_lengths, loss=over_words, shares=word_shares),
     "masked, mean of means": Entry(build=nano, batch=several_lengths, loss=over_words_then_examples),
-}  # fmt: skip
+}

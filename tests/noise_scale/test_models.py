@@ -24,9 +24,9 @@ from benchmarks.model_cells import (
     Seen,
     judge,
     run,
+    torch_zoo,
 )
 from benchmarks.model_reference import Micro, moments, reference
-from benchmarks.model_zoo import torch_zoo
 from benchmarks.models import Key, general, page, read, run_line, run_lines
 from benchmarks.zoo_entry import Entry, classify, features
 from benchmarks.zoo_layers import LAYERS, ResNet
