@@ -26,10 +26,12 @@ from analysis.read.groups import (
     as_text,
     grouped,
     of_training,
+    warmup,
+    warmup_steps,
     with_schedule,
+    with_stated,
     without_duplicates,
 )
-from analysis.read.stated import warmup, warmup_steps, with_stated
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, value_text
 from cbs.trial.parent import Parent

@@ -1,4 +1,16 @@
-"""Gauss-Newton with an inner optimizer (Abreu et al. 2025, arXiv 2510.09378)."""
+r"""Gauss-Newton with an inner optimizer (Abreu et al. 2025, arXiv 2510.09378), on models without a matrix.
+
+With f the outputs of the model, J their derivative at the centre :math:`\theta_t`, :math:`y_0 = f(\theta_t)`, l the
+loss as a function of the outputs and :math:`\Delta = \theta - \theta_t`,
+
+.. math::
+    Q(\theta) &= l(y_0) + \langle \nabla l(y_0), J \Delta \rangle
+               + \tfrac12 \langle J \Delta, \nabla^2 l(y_0) J \Delta \rangle \\
+    \nabla Q &= J^\top (\nabla l(y_0) + \nabla^2 l(y_0) J \Delta)
+
+is the full Gauss-Newton model, and :math:`l(y_0 + J \Delta)` with gradient :math:`J^\top \nabla l(y_0 + J \Delta)` the
+prox-linear one, which linearises the model and keeps the loss.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import clip_grad_norm_
 
 from cbs.compute import seeding
@@ -23,7 +37,137 @@ from cbs.optimizers.problem import (
     examples,
     micro_batches,
 )
-from extensions.second_order.linearization import Linearization, full, layers, prox_linear
+
+
+@torch.no_grad()
+def mean_loss(function: ModelFunction, values: Sequence[Tensor], batch: Batch) -> Tensor:
+    """Return the mean loss over the batch with ``values`` as parameters, a scalar."""
+    problem = function.problem
+    parts = micro_batches(batch, problem.micro_batch_size)
+    total = torch.stack([problem.output_losses(function.at(values, part), part).double().sum() for part in parts])
+    return total.sum() / count_examples(batch)
+
+
+Model = Callable[[Problem, Tensor, Batch, Tensor], Tensor]
+"""Function ``(problem, y0, batch, J Delta)`` that returns the gradient of every example's modelled loss with respect to
+the outputs."""
+
+
+def full(problem: Problem, outputs: Tensor, batch: Batch, moved: Tensor) -> Tensor:
+    """Return the gradient plus the Hessian of the loss at ``outputs`` times ``moved``."""
+    return model_gradient(problem, outputs, batch, moved)
+
+
+def prox_linear(problem: Problem, outputs: Tensor, batch: Batch, moved: Tensor) -> Tensor:
+    """Return the gradient of the loss at ``outputs + moved``."""
+    return loss_gradient(problem, outputs + moved, batch)
+
+
+class Linearization:
+    """Gradients of a Gauss-Newton model around the parameters at its construction.
+
+    Args:
+        function: outputs as a function of the parameters.
+        model: :func:`full` or :func:`prox_linear`.
+        blocks: positions of the parameters in each block. Each block has its own model, in which the parameters of the
+            other blocks stay at the centre.
+
+    Attributes:
+        centre: copies of the parameters at construction.
+    """
+
+    def __init__(self, function: ModelFunction, model: Model, blocks: Sequence[Sequence[int]]) -> None:
+        self._function = function
+        self._model = model
+        self._blocks = blocks
+        self.centre = [param.detach().clone() for param in function.parameters_in_order]
+
+    def gradient(self, batch: Batch, displacement: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradient of the batch's mean modelled loss at ``centre + displacement``.
+
+        Args:
+            batch: examples.
+            displacement: one tensor for each parameter.
+
+        Returns:
+            One tensor for each parameter, ``None`` where the outputs do not depend on it.
+        """
+        problem, total = self._function.problem, count_examples(batch)
+        moving = [
+            {index: displacement[index] for index in block} if any(bool(displacement[i].any()) for i in block) else {}
+            for block in self._blocks
+        ]
+        gradient: list[Tensor | None] = [None] * len(self.centre)
+        for part in micro_batches(batch, problem.micro_batch_size):
+            with torch.enable_grad():
+                leaves = [value.detach().requires_grad_() for value in self.centre]
+                outputs = self._function.at(leaves, part)
+            for block, moves in zip(self._blocks, moving, strict=True):
+                if moves:
+                    pulled = self._model(problem, outputs.detach(), part, self.push(part, moves))
+                else:
+                    pulled = loss_gradient(problem, outputs, part)
+                gradients = torch.autograd.grad(
+                    outputs, [leaves[index] for index in block], pulled / total, retain_graph=True, allow_unused=True
+                )
+                for index, value in zip(block, gradients, strict=True):
+                    known = gradient[index]
+                    gradient[index] = value if known is None or value is None else known + value
+        return gradient
+
+    def push(self, batch: Batch, displacement: dict[int, Tensor]) -> Tensor:
+        """Return J times the displacement, in the shape of the outputs.
+
+        Args:
+            batch: examples.
+            displacement: displacements of parameters by position; the others stay.
+        """
+        # The fused kernels of attention have no forward derivative.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+            values = list(self.centre)
+            for index, tangent in displacement.items():
+                values[index] = forward_ad.make_dual(values[index], tangent)
+            outputs, moved = forward_ad.unpack_dual(self._function.at(values, batch))
+        return torch.zeros_like(outputs) if moved is None else moved
+
+
+def layers(names: Sequence[str]) -> list[list[int]]:
+    """Group the positions of parameters by layer, using their names.
+
+    A layer is the part of a name up to its first number (``blocks.0`` for ``blocks.0.mlp_in.weight``), so that a block
+    of a numbered stack is one layer; elsewhere it is the module that holds the parameter (``norm`` for
+    ``norm.weight``). A tied weight belongs to the module that comes first.
+    """
+    by_module: dict[tuple[str, ...], list[int]] = {}
+    for index, name in enumerate(names):
+        path = name.split(".")[:-1]
+        number = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+        by_module.setdefault(tuple(path[: number + 1]), []).append(index)
+    return list(by_module.values())
+
+
+def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
+    """Return the gradient of every example's loss with respect to its outputs, shape of ``outputs``."""
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(problem.output_losses(leaf, batch).sum(), leaf)
+    return gradient
+
+
+def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
+    """Return the gradient of every example's second-order model of the loss at ``outputs + direction``.
+
+    This is the gradient plus the Hessian times ``direction``, shape of ``outputs``.
+    """
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        losses = problem.output_losses(leaf, batch)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
+        if not gradient.requires_grad:
+            return gradient
+        (product,) = torch.autograd.grad(gradient, leaf, direction)
+    return gradient.detach() + product
+
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 INNER = ("muon", "adamw")
@@ -35,7 +179,7 @@ FRACTIONS = tuple(2.0 ** (-power / 2) for power in range(5))
 class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     r"""Each step minimizes a Gauss-Newton model of the loss with an inner optimizer, then does a line search.
 
-    With the model Q of :mod:`extensions.second_order.linearization` around the parameters :math:`\theta_t`:
+    With the model Q of :mod:`extensions.second_order.optimizers.gauss_newton` around the parameters :math:`\theta_t`:
 
     1. N steps of the inner optimizer on Q, each on examples of its own, lead to :math:`\hat\theta`;
     2. :math:`\theta_{t+1} = \theta_t + \alpha (\hat\theta - \theta_t)` with the :math:`\alpha` in
@@ -55,7 +199,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     Variants: ``"full"``; ``"prox_linear"``, where only the model is linearized, not the loss; ``"layerwise"``, where
     each layer has a full model of its own with all others at :math:`\theta_t`, and the solutions are combined. A layer
     is a block of a numbered stack or, elsewhere, a module that holds parameters (see
-    :func:`extensions.second_order.linearization.layers`).
+    :func:`extensions.second_order.optimizers.gauss_newton.layers`).
 
     ``inner_clip`` limits the gradient norm of every inner step, as the authors' code does with 1. The norm is taken
     over the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.
@@ -248,12 +392,3 @@ def best_fraction(
     losses = torch.stack([mean_loss(function, point, batch) for point in points])
     best = int(losses.nan_to_num(nan=float("inf")).argmin())
     return FRACTIONS[best], points[best]
-
-
-@torch.no_grad()
-def mean_loss(function: ModelFunction, values: Sequence[Tensor], batch: Batch) -> Tensor:
-    """Return the mean loss over the batch with ``values`` as parameters, a scalar."""
-    problem = function.problem
-    parts = micro_batches(batch, problem.micro_batch_size)
-    total = torch.stack([problem.output_losses(function.at(values, part), part).double().sum() for part in parts])
-    return total.sum() / count_examples(batch)

@@ -1,5 +1,5 @@
 """Gauss-Newton models of a loss from dense derivatives, one output at a time: the slow twin of
-``extensions.second_order.linearization`` and ``extensions.second_order.optimizers.gauss_newton.GaussNewton``."""
+``extensions.second_order.optimizers.gauss_newton``."""
 
 import math
 from collections.abc import Callable, Sequence

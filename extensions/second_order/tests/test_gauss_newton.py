@@ -12,14 +12,17 @@ from torch import Tensor, nn
 from cbs.compute import seeding
 from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.workloads.text_parts import GPT, GPTShape
-from extensions.second_order.linearization import Linearization, full, layers, prox_linear
 from extensions.second_order.optimizers.gauss_newton import (
     FRACTIONS,
     GaussNewton,
+    Linearization,
     best_fraction,
     divide,
+    full,
     gauss_newton,
+    layers,
     mean_loss,
+    prox_linear,
 )
 from extensions.second_order.tests.reference import GaussNewtonTwin, dense, full_gradient
 from tests.kinds import kinds

@@ -7,8 +7,8 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.questions.analyze.critical_batch_sizes import analyze
+from analysis.read.groups import warmup_steps
 from analysis.read.results import Results, load
-from analysis.read.stated import warmup_steps
 from cbs.trial.config import OF_TRAINER, Choice, Schedule, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
