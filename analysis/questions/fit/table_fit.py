@@ -226,7 +226,8 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
         where, which = f"{name}, {second['place']}", f"{_curve(second)} at batch size {second['batch_size']:g}"
         there = f"already exists, in {first['place']}"
         if second["seed"] is not None:
-            raise DataError(f"{where}: {which}, seed {second['seed']} {there}; remove one of them")
+            remedy = "remove one of them, or name the column in which they differ, as in --column lr=learning_rate"
+            raise DataError(f"{where}: {which}, seed {second['seed']} {there}; {remedy}")
         if second.drop("place").equals(first.drop("place")):
             raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
         raise DataError(f"{where}: {which} {there}; add a column seed to distinguish the runs")

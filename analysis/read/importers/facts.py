@@ -26,8 +26,9 @@ _SHOWN = 3
 _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
 """Patterns of the names of settings that split a batch into passes, and of settings that count all of them."""
 _WAYS = (
-    "give it in a column of the source, with --pattern 'b{batch_size}-lr{lr}' where names say it, with --runs FILE, a "
-    "table with a row per run and the columns run, batch_size, optimizer and lr, or with --set NAME=VALUE for all"
+    "give it in a column of the source (--column batch_size=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names "
+    "say it, with --runs FILE, a table with a row per run and the columns run, batch_size, optimizer and lr, or with "
+    "--set NAME=VALUE for all"
 )
 
 

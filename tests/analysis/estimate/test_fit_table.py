@@ -324,7 +324,10 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "beyond": (f"{LINES[0]}\n8,1e300\n", "out of range"),
     "duplicate": (f"{LINES[0]}\n8,100\n16,60\n8,100\n", "line 4: repeats line 2; remove it"),
     "repeated": (f"{LINES[0]}\n8,100\n16,60\n8,101\n", "line 4: .*batch size 8 already exists.*column seed"),
-    "same seed": ("batch_size,steps,seed\n8,100,1\n8,101,1\n", "line 3: .*seed 1 already exists, in line 2"),
+    "same seed": (
+        "batch_size,steps,seed\n8,100,1\n8,101,1\n",
+        "line 3: .*seed 1 already exists, in line 2.*--column lr=",
+    ),
     "no seed": ("batch_size,steps,seed\n8,100,\n16,60,1\n", "line 2, column 'seed': it is empty; number the runs"),
     "no target": ("batch_size,steps,target\n8,100,2.4\n16,60,\n", "line 3, column 'target': it is empty"),
     "one batch size": (f"{LINES[0]}\n8,100\n", "line 2: the table has one batch size, 8; a fit needs two"),
