@@ -9,8 +9,7 @@ import shlex
 import signal
 import sys
 
-_STOPPED = 130
-"""Exit code after a signal."""
+_STOPPED = 130  # Exit code after a signal
 
 
 def stop_at_once(*_: object) -> None:
@@ -67,8 +66,7 @@ PANELS = ("Begin", "Measure", "Analyze", "Decide", "Bring your data", "Extension
 """Headings of ``cbs --help``, in their order."""
 
 HELP_ALL = "--help-all"
-FIRST_SENTENCE = 200
-"""Characters that the line of a command may have in a list of commands; longer ones would be cut."""
+FIRST_SENTENCE = 200  # Characters that the line of a command may have in a list of commands; longer ones would be cut
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""

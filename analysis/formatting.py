@@ -12,8 +12,7 @@ B_CRIT = (
 )
 """What the headline is, in the same words everywhere."""
 
-_SMALL, _LARGE = 1e-4, 1e7
-"""Magnitudes below and from which a number is written in powers of ten."""
+_SMALL, _LARGE = 1e-4, 1e7  # Magnitudes below and from which a number is written in powers of ten
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -78,8 +78,7 @@ EIGHT = (4, 8, 16, 32, 64, 128, 256, 512)
 FIRST_SIZES = (8, 32)
 DEFAULT_LR, PENALTY = 4e-3, 0.2
 """The optimizer's default learning rate, and by how much ln S rises per squared e-fold away from the best one."""
-SHARED = 0.8
-"""What learning rates of a batch size and seed share, in deviations of one run."""
+SHARED = 0.8  # What learning rates of a batch size and seed share, in deviations of one run
 COMMON = 0.6
 """Share of the variance of a run that all runs of its seed have in common, in every second sweep."""
 MIN_STEPS, SLOWS = 200.0, 0.6

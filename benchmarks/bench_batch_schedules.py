@@ -35,8 +35,7 @@ TARGET, FIRST, BUDGET = 0.05, 8, 24_000
 FALLING = ("seesaw", "smith")
 LRS = np.geomspace(1.2, 0.06, 10)
 CONSTANT_LRS = np.geomspace(0.05, 1.9, 15)
-HORIZONS = (4_000, 6_000, 9_000)
-"""Examples over which a learning rate falls, where it does; the best one counts."""
+HORIZONS = (4_000, 6_000, 9_000)  # Examples over which a learning rate falls, where it does; the best one counts
 
 LOOKS = {"measurements": 20, "cap": 256}
 

@@ -123,8 +123,7 @@ TRUNKS = (
 )
 NEAR_DIVERGENCE = Trunk(name="SGD near divergence", lr=0.2, rule=1.0, batch_size=8, window=1024)
 CHECKPOINTS = (50, 200, 800)
-WANTED = (0.7, 1.7, 5.0)
-"""k* whose tolerances are asked for."""
+WANTED = (0.7, 1.7, 5.0)  # k* whose tolerances are asked for
 
 
 @dataclass(frozen=True)

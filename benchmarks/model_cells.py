@@ -50,8 +50,7 @@ FLOOR = {torch.float32: 1e-10, torch.bfloat16: 2e-3}
 """The same for a single parameter tensor, relative to the squared norms of all of them: gradients that vanish, as that
 of a bias before a normalisation, consist of rounding."""
 
-GAP = 1e-4
-"""Largest :attr:`Reference.gap`, in float32, at which examples are said to add up."""
+GAP = 1e-4  # Largest :attr:`Reference.gap`, in float32, at which examples are said to add up
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 CRITICAL = 2.0**12.5
 """Middle of where sweeps draw ``B_0``, and of the batch sizes of most."""
 MIN_STEPS = 1000.0
-_FAR = 12.0
-"""Distance in ``ln B / CRITICAL`` up to which the least product is looked for."""
+_FAR = 12.0  # Distance in ``ln B / CRITICAL`` up to which the least product is looked for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,8 +57,7 @@ from benchmarks.world_curves import (
 )
 
 LRS = 5
-PENALTY = 0.1
-"""What ``ln S`` gains at twice or half the best learning rate."""
+PENALTY = 0.1  # What ``ln S`` gains at twice or half the best learning rate
 SHARED, OWN = 0.8, 0.6
 """Standard deviations, in those of the noise, of what learning rates share and of what each has for itself."""
 EIGHT = tuple(np.arange(8) - 3.5)

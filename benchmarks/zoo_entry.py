@@ -14,8 +14,7 @@ Batch = dict[str, Tensor]
 TOKENS, WORDS, WIDTH, CLASSES = 6, 17, 16, 5
 """Length of a sequence, size of the vocabulary, width of the models that are written here, classes of an example."""
 
-FIRST = 1000
-"""Seed of the generator in the first step of a run; the next one has the next seed."""
+FIRST = 1000  # Seed of the generator in the first step of a run; the next one has the next seed
 
 
 def from_output(model: nn.Module, batch: Batch) -> Tensor:

@@ -12,11 +12,8 @@ from benchmarks.zoo_entry import CLASSES, Batch, Entry, classify, features
 from benchmarks.zoo_layers import mlp
 from benchmarks.zoo_loops import pairs
 
-MEMBERS = 4
-"""Rows of a group."""
-
-ANSWERS = 8
-"""Answers to a prompt that share an advantage."""
+MEMBERS = 4  # Rows of a group
+ANSWERS = 8  # Answers to a prompt that share an advantage
 
 
 def side_by_side(rows: int) -> Tensor:

@@ -26,8 +26,7 @@ from cbs.training.loop import TrainingLoop
 LENGTHS = (0.25, 0.5, 2.0**-0.5, 1.0, 2.0**0.5, 2.0, 4.0)
 """Step lengths that are tried, relative to the best one of the quadratic."""
 
-_LOST = 1e30
-"""Replaces a loss that is not finite."""
+_LOST = 1e30  # Replaces a loss that is not finite
 
 _WIDENED = 3
 """How many times the range of lengths is extended by a factor of 4 when the best is the shortest or the longest."""

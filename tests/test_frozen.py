@@ -34,8 +34,7 @@ def test_the_program_stays_small() -> None:
     assert sum(len(line.partition(":")[2].split()) for line in lines) <= MOST_OPTIONS
 
 
-MOST_COMMANDS, MOST_OPTIONS = 25, 250
-"""Of the whole program; these numbers only fall."""
+MOST_COMMANDS, MOST_OPTIONS = 25, 250  # Of the whole program; these numbers only fall
 
 if __name__ == "__main__":
     LIST.write_text(frozen())

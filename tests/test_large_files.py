@@ -16,8 +16,7 @@ from cbs.errors import DataError
 from cbs.training.parents import _saved
 from cbs.workloads.text_parts.files import read_documents
 
-SIZE = 2**21
-"""Bytes of every file here, twice those of the memory that there seems to be."""
+SIZE = 2**21  # Bytes of every file here, twice those of the memory that there seems to be
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-SCHEMA_VERSION = 1
-"""Schema version of all JSON output; raised when a key changes its name, unit or meaning."""
+SCHEMA_VERSION = 1  # Schema version of all JSON output; raised when a key changes its name, unit or meaning
 
 
 class Result(Protocol):

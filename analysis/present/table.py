@@ -26,7 +26,7 @@ Reader = str | Callable[..., Any]
 """How to read a value: a function of the parts of a row, or a dotted path of attributes and mapping keys, which gives
 ``None`` if anything on the way is ``None``. The path starts at the first part of a row that has its first name."""
 
-_GAP = 2
+_GAP = 2  # blanks between two columns
 
 
 def text_of(value: Any) -> str:
@@ -193,8 +193,7 @@ _TEXT_COLUMN, _LETTER, _BETWEEN = 397.0, 5.0, 12.0
 """Lengths in LaTeX points: the text width of NeurIPS (5.5 in), a character of the table, and the gap between
 columns."""
 
-_SHORT = 12
-"""Words up to this number of characters are never broken."""
+_SHORT = 12  # Words up to this number of characters are never broken
 
 
 def for_paper(table: Table, keys: Sequence[str]) -> Table:
@@ -235,8 +234,7 @@ def latex(table: Table, *, fits: bool = False) -> str:
     return "\n".join([f"% {table.title}", *lines, r"\end{tabular}"]) + "\n"
 
 
-_BREAK = re.compile(r"(?<=\w)(?:,|\(|=|\\_|/)(?=\w)")
-"""Places at which a name without spaces may be broken."""
+_BREAK = re.compile(r"(?<=\w)(?:,|\(|=|\\_|/)(?=\w)")  # Places at which a name without spaces may be broken
 
 
 @dataclass(frozen=True)

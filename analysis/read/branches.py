@@ -19,11 +19,8 @@ from cbs.errors import ResultsError
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialStatus, end_mean, leeway
 
-_OWN = ("optimizer", "warmup_examples", "source")
-"""Fields of a parent that distinguish curves of one optimizer."""
-
-_ROUNDED = 1e-6
-"""Relative difference up to which two learning rates or batch sizes count as equal."""
+_OWN = ("optimizer", "warmup_examples", "source")  # Fields of a parent that distinguish curves of one optimizer
+_ROUNDED = 1e-6  # Relative difference up to which two learning rates or batch sizes count as equal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ import pandas as pd
 from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialStatus
 
-FEWEST = 3
-"""Number of values after step 0, all different, that two curves do not share by chance."""
+FEWEST = 3  # Number of values after step 0, all different, that two curves do not share by chance
 
 LEAST = 0.05
 """Least share of seeds with the result of another one, to five digits and more, that is not chance."""

@@ -100,8 +100,7 @@ LOSSES = ("train_loss", "training_loss")
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
 """Fields of a group that trials record about their workload."""
 
-_RULED = "="
-"""Prefix of a setting that is represented by the quantity that its rule keeps constant."""
+_RULED = "="  # Prefix of a setting that is represented by the quantity that its rule keeps constant
 
 
 def _half_life(name: str, text: str, value: Any, batch_size: int) -> dict[str, Any]:

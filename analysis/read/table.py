@@ -31,15 +31,12 @@ T = TypeVar("T")
 SUFFIXES = (".csv", ".tsv", ".parquet")
 """Suffixes of the tables that are looked for in a folder."""
 
-_CELL = 64.0
-"""Bytes that a cell takes at least."""
-_INDEX = re.compile(r"__index_level_\d+__")
-"""Name of a column that pandas adds to Parquet files."""
+_CELL = 64.0  # Bytes that a cell takes at least
+_INDEX = re.compile(r"__index_level_\d+__")  # Name of a column that pandas adds to Parquet files
 
 _EMPTY = "it is empty; leave out the row if nothing was measured, write nan if the run diverged"
 
-_TITLES = 30
-"""Most titles of columns in a message."""
+_TITLES = 30  # Most titles of columns in a message
 
 _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 

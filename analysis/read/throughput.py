@@ -25,8 +25,7 @@ SHRINKING = 0.5
 """Ratio of the seconds of a step to those of one with fewer examples below which one of the two is taken for an
 error."""
 
-_FAR = 20.0
-"""Bound of the drawn logarithms of seconds, since Student's t with two repetitions is unbounded."""
+_FAR = 20.0  # Bound of the drawn logarithms of seconds, since Student's t with two repetitions is unbounded
 
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,

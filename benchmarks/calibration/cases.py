@@ -12,8 +12,7 @@ from sweeps.spec.spec import Sweep, prototype
 
 TARGET = Target(metric="validation_loss", value=0.1)
 PLAN = EvaluationPlan()
-SEEDS = 3
-"""Of every replicate, its own."""
+SEEDS = 3  # Of every replicate, its own
 
 
 @dataclass(frozen=True, kw_only=True)

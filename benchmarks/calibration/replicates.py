@@ -139,8 +139,7 @@ def record(answer: Answer) -> dict[str, Any]:
     }
 
 
-KEPT = 160_000
-"""Examples that are kept of a seed; 0.6 GB at 1000 dimensions."""
+KEPT = 160_000  # Examples that are kept of a seed; 0.6 GB at 1000 dimensions
 BLOCK = 6_400
 """Drawn at a time, a multiple of the stream's own."""
 

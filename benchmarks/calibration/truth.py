@@ -30,14 +30,10 @@ from extensions.theory.noisy_quadratic import tuned
 QUANTITIES = ("critical", "min_steps", "min_examples")
 RUNS = (250, 2000)
 """Of every learning rate that is looked at, and at the one found."""
-SPACING = 1 / 8
-"""Of the learning rates that are looked at, in octaves."""
-DRAWS = 40
-"""Of the truth, for its standard errors."""
-HUGE = 1e12
-"""A batch size without noise."""
-TINY = 1 / 16
-"""Of the smallest batch size of the sweep: where examples have their limit."""
+SPACING = 1 / 8  # Of the learning rates that are looked at, in octaves
+DRAWS = 40  # Of the truth, for its standard errors
+HUGE = 1e12  # A batch size without noise
+TINY = 1 / 16  # Of the smallest batch size of the sweep: where examples have their limit
 
 
 @dataclass(frozen=True, kw_only=True)

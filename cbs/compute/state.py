@@ -19,8 +19,7 @@ IN_AUXILIARY_PASS: ContextVar[bool] = ContextVar("IN_AUXILIARY_PASS", default=Fa
 """Whether the current forward pass is auxiliary."""
 
 
-_OF_MODULES = {*vars(nn.Module())}
-"""Attributes that all modules have, such as hooks."""
+_OF_MODULES = {*vars(nn.Module())}  # Attributes that all modules have, such as hooks
 
 
 @contextmanager

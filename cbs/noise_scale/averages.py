@@ -98,8 +98,7 @@ def three_digits(value: float) -> str:
     return f"{value:,.{max(0, decimals)}f}"
 
 
-MOST_BLOCKS = 256
-"""Largest number of blocks; when there are more, neighbours are merged in pairs."""
+MOST_BLOCKS = 256  # Largest number of blocks; when there are more, neighbours are merged in pairs
 
 LEAST = 32
 """Least number of steps in a window that is a share of the run, however short: with fewer there is no good interval."""

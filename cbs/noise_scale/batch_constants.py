@@ -21,11 +21,8 @@ from cbs.noise_scale.shared_targets import ROUNDING, operations, saved
 CLOSE = 1e-4
 """Largest relative difference between a statistic of a batch and the number it was brought to, due to rounding."""
 
-VARIES = 0.05
-"""Least standard deviation, relative to the mean, of a factor that is reported."""
-
-TURNS = 2
-"""Number of times that a factor has to turn from rising to falling or back; schedules of a run hardly do so."""
+VARIES = 0.05  # Least standard deviation, relative to the mean, of a factor that is reported
+TURNS = 2  # Number of times that a factor has to turn from rising to falling or back; schedules of a run hardly do so
 
 SCALED = (
     "the loss is multiplied or divided by a constant that differs from batch to batch ({:.3g} to {:.3g} so far), as if "

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
 
-FLATTENED = 2**14
-"""Tensors of at least this many elements are reduced in place; smaller ones share one reduction."""
+FLATTENED = 2**14  # Tensors of at least this many elements are reduced in place; smaller ones share one reduction
 
 
 def initialized() -> bool:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import is_sharded, sharding_groups, sum_over_ranks
 
-ENTRIES = 8
-"""Number of parameter tensors of which one entry is followed during a step; each step draws new ones."""
+ENTRIES = 8  # Number of parameter tensors of which one entry is followed during a step; each step draws new ones
 
 OVER_RANKS, IN_COMMON = 0.01, 0.004
 """Largest relative difference that averaging over ranks, which may round to bfloat16, can cause: in a single entry, and

@@ -20,8 +20,7 @@ from cbs.noise_scale.probe import AUTO, Probe
 SHARE = 0.2
 """Default window: this share of all examples so far."""
 
-_FLUSH = 64
-"""Number of steps whose moments stay on the device before they are moved to the host in one transfer."""
+_FLUSH = 64  # Number of steps whose moments stay on the device before they are moved to the host in one transfer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from cbs.noise_scale.grouping import copies, mask, norms
 LEAST = 0.1
 """Least correlation between examples at one distance from which they are reported as alike."""
 
-SURE = 3.5
-"""Number of standard errors by which that correlation has to exceed those at other distances."""
+SURE = 3.5  # Number of standard errors by which that correlation has to exceed those at other distances
 
 SURER = 5.5
 """Number of standard errors by which the halves of a batch have to differ, in the cube root (Wilson and Hilferty)."""

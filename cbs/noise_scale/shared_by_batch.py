@@ -39,8 +39,7 @@ again."""
 LAGS = 6
 """Number of earlier steps that a step is compared with; gradients that oscillate come back within so many steps."""
 
-LASTING = 32
-"""Least number of steps after which new entries are drawn."""
+LASTING = 32  # Least number of steps after which new entries are drawn
 
 EARLY, SELDOM, SPARSE = 512, 320, 8
 """From step ``EARLY`` on one step in ``SELDOM`` is compared where fewer than one in ``SPARSE`` is measured."""
@@ -61,8 +60,7 @@ SHARED = (
     "examples of a batch share what other batches do not have, so that it counts as signal: products of successive "
     "steps' gradients are {:.0%} of the signal within batches. " + CAUSES.format("is")
 )
-INPUTS, COLUMNS = 4, 256
-"""Largest number of input tensors that are compared, and of numbers of an example in each."""
+INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, and of numbers of an example in each
 
 OF_EXAMPLE = "mean", "mean square", "share of zeros"
 """What is compared of an example's numbers."""
@@ -76,8 +74,7 @@ SURE_OF_INPUTS = 3.0
 SHARE = 0.1
 """Least correlation between examples of a batch that is told."""
 
-CONSTANT = 1e-3
-"""Relative change of a number that all examples of a batch have in common which does not count."""
+CONSTANT = 1e-3  # Relative change of a number that all examples of a batch have in common which does not count
 
 
 class Sketch(L2):

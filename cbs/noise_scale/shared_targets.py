@@ -24,14 +24,9 @@ SHARED = (
     "not independent; use the source 'accumulation' and mix each micro-batch by itself"
 )
 
-NODES = 256
-"""Largest number of operations between a loss and a model's output that are searched, from the loss on."""
-
-TENSORS = 8
-"""Largest number of constants of a loss that are compared."""
-
-ROUNDING = 1e-2
-"""Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst."""
+NODES = 256  # Largest number of operations between a loss and a model's output that are searched, from the loss on
+TENSORS = 8  # Largest number of constants of a loss that are compared
+ROUNDING = 1e-2  # Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst
 
 COLUMNS = 2**12
 """Most numbers of an example that are compared; from larger constants so many columns are drawn at random."""

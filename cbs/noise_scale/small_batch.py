@@ -24,8 +24,7 @@ TOLERANCE, FLOOR = 1e-3, 1e-5
 """Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
 floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error."""
 
-ROUNDINGS = 4
-"""Least value of either in machine epsilons."""
+ROUNDINGS = 4  # Least value of either in machine epsilons
 
 
 @dataclass(kw_only=True)

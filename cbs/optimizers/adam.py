@@ -24,8 +24,7 @@ _FUSED_DEVICES = ("cpu", "cuda")
 # Without torch's wrapper: the wrapper of the subclass's own step runs the hooks, once.
 _adam_step = inspect.unwrap(torch.optim.Adam.step)
 
-_PIECE = 2**22
-"""Entries of parameters that are updated together, so that their copies in float32 stay small."""
+_PIECE = 2**22  # Entries of parameters that are updated together, so that their copies in float32 stay small
 
 
 class Adam(torch.optim.Adam):

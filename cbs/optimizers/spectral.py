@@ -36,7 +36,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
 
-NORM_FLOOR = 1e-7
+NORM_FLOOR = 1e-7  # as in torch.optim.Muon
 
 SMALL = 2**14
 """Matrices of up to this many entries are iterated together, because their cost is dispatch, not arithmetic."""

@@ -24,8 +24,7 @@ _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\
 """Matches, at the start of a line, a decorator, a call of ``register``, or the assignment of an entry to its own
 name."""
 
-_allowed: frozenset[str] | None = None
-"""Names that :class:`ImportFallback` may import; ``None`` for all."""
+_allowed: frozenset[str] | None = None  # Names that :class:`ImportFallback` may import; ``None`` for all
 
 
 @contextlib.contextmanager

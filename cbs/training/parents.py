@@ -35,8 +35,7 @@ _MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", 
 
 _OF_TRAINER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
 
-_WRAPPERS = ("module.", "_orig_mod.")
-"""Prefixes that wrappers add to the name of every tensor."""
+_WRAPPERS = ("module.", "_orig_mod.")  # Prefixes that wrappers add to the name of every tensor
 
 
 @dataclass(frozen=True, kw_only=True)

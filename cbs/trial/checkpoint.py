@@ -11,8 +11,7 @@ import torch
 from cbs.errors import out_of_memory, reason
 from cbs.files import atomic_file, set_aside
 
-LEAST_SECONDS = 30.0
-"""Least time between two checkpoints of a trial; shorter trials never write one."""
+LEAST_SECONDS = 30.0  # Least time between two checkpoints of a trial; shorter trials never write one
 
 SHARE = 0.05
 """Largest share of a trial's time that may be spent on writing checkpoints."""

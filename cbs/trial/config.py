@@ -33,8 +33,7 @@ CONSTANT = "constant"
 COMMAND = "command"
 """Name of the workload of trials that another program trains; there is nothing to build."""
 
-ENDLESS = 10**9
-"""Budget in steps if an external program trains and decides itself when to stop."""
+ENDLESS = 10**9  # Budget in steps if an external program trains and decides itself when to stop
 
 UNKNOWN = "unknown"
 """Stored in place of a setting that was not reported."""
@@ -42,8 +41,7 @@ UNKNOWN = "unknown"
 OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
 """Settings of the training program; for a program other than this package they may be unknown."""
 
-CONFIG_VERSION = 1
-"""Raised when the meaning of a field changes, so that old trials are not mistaken for new ones."""
+CONFIG_VERSION = 1  # Raised when the meaning of a field changes, so that old trials are not mistaken for new ones
 
 
 def _require(condition: bool, message: str) -> None:

@@ -13,20 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-_LEAST = 1e-300
-"""Used in place of 0 steps, whose logarithm is undefined."""
+_LEAST = 1e-300  # Used in place of 0 steps, whose logarithm is undefined
 
 
-_ROUNDING = 1e-10
-"""Shares and mean log steps that differ by less than this are a tie."""
+_ROUNDING = 1e-10  # Shares and mean log steps that differ by less than this are a tie
 
 
 ALIKE = 8.0
 """Ratio of slopes, or of curvatures in ln lr, up to which a polynomial through neighbours is trusted in between."""
 
 
-SLOPE, SLOPE_DEVIATION = 0.5, 0.4
-"""Mean and standard deviation of the prior of the slope."""
+SLOPE, SLOPE_DEVIATION = 0.5, 0.4  # Mean and standard deviation of the prior of the slope
 
 
 DRIFT = 0.15

@@ -13,8 +13,7 @@ import numpy as np
 from cbs.trial.config import TrialConfig
 from cbs.trial.target import Target
 
-SCHEMA_VERSION = 1
-"""Raised when a stored column or key changes its name, unit or meaning."""
+SCHEMA_VERSION = 1  # Raised when a stored column or key changes its name, unit or meaning
 
 AT_BUDGET = 0.01
 """Fraction of a budget, in examples, by which a trial may miss it and still be at it; see :func:`leeway`."""

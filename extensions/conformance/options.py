@@ -184,10 +184,9 @@ def halved(value: Any, number: int) -> Any:
     return changed[0] if isinstance(value, float) else changed
 
 
-NO_AVERAGE = (1e-4, 1e-4)
-"""Betas of averages that hold almost only the latest gradient; some methods refuse 0."""
+NO_AVERAGE = (1e-4, 1e-4)  # Betas of averages that hold almost only the latest gradient; some methods refuse 0
 
-LONG = (0.9, 0.999)
+LONG = (0.9, 0.999)  # the usual betas of Adam
 
 LR = 1e-3
 

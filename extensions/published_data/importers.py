@@ -30,8 +30,7 @@ from cbs.trial.record import TrialStatus
 
 STUDY, TRIAL, CURVE = "study.json", "metadata.json", "measurements.csv"
 _REMEDY = "unpack the archive again"
-_DEPTH = 4
-"""Number of folder levels from dataset to batch size."""
+_DEPTH = 4  # Number of folder levels from dataset to batch size
 
 _COUNTED = {
     "INCOMPLETE": "ignored {} INCOMPLETE trials",

@@ -23,8 +23,7 @@ from analysis.present.table import Column, Table
 from analysis.read.results import Results
 from extensions.report import bibliography
 
-MESSAGES = 20
-"""Largest number of trial messages that are shown."""
+MESSAGES = 20  # Largest number of trial messages that are shown
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:

@@ -26,8 +26,7 @@ from extensions.report import bibliography
 UNNAMED = "imported"
 """Name of the workload of runs that were imported without one."""
 
-_SHORT = 10
-"""Number of digits of a commit."""
+_SHORT = 10  # Number of digits of a commit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,14 +38,9 @@ from cbs.trial.store import LOCK, STALE_SECONDS, find_sweeps
 from cbs.trial.target import Target
 from extensions.report import bibliography, content, vector
 
-LINES = 120
-"""Number of rows of points above which their tables are folded."""
-
-MANY = 9
-"""Number of columns above which a table is wider than the page on every screen."""
-
-REFRESH = 30
-"""Seconds between two versions of the page of a running sweep."""
+LINES = 120  # Number of rows of points above which their tables are folded
+MANY = 9  # Number of columns above which a table is wider than the page on every screen
+REFRESH = 30  # Seconds between two versions of the page of a running sweep
 
 _WITH_INTERVAL = re.compile(r"(?:\w+ )?[^ \[]+ \[[^\]]*\]")
 _BREAKS = re.compile(r"\(?[^,_(=/]+[,_=/]*|[,_(=/]+")

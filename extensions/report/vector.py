@@ -20,8 +20,7 @@ from analysis.present.figures import Picture
 from analysis.present.style.scales import FONT
 from analysis.present.table import Column, Table
 
-LONGEST_TABLE = 60
-"""Number of rows shown of the table behind a figure; the download has all."""
+LONGEST_TABLE = 60  # Number of rows shown of the table behind a figure; the download has all
 
 FIRST = ("steps", "doubling", "pareto", "definitions")
 """Figures that come before the others."""
@@ -33,14 +32,9 @@ _FALLBACK = f"'{FONT}', Verdana, sans-serif"
 """Verdana has nearly the same widths, so labels keep their positions if the font is missing."""
 
 _GEOMETRY, _LONG = re.compile(r'\b(d|[xy][12]?|points|transform|width|height)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")
-_RADIUS = 5.0
-"""Radius of a circle in points, larger than the marks so that it is easy to hit."""
-
-_BOUNDS = ("censored", "missed")
-"""Kinds of rows whose steps are lower bounds."""
-
-_CLOSE = 1e-9
-"""Relative difference up to which a position on the axes is matched to a number of the table."""
+_RADIUS = 5.0  # Radius of a circle in points, larger than the marks so that it is easy to hit
+_BOUNDS = ("censored", "missed")  # Kinds of rows whose steps are lower bounds
+_CLOSE = 1e-9  # Relative difference up to which a position on the axes is matched to a number of the table
 
 
 def drawn(shown: Picture, number: int) -> Mapping[str, Any]:

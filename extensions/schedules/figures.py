@@ -101,8 +101,7 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
 _COURSES = [
     "panel", "optimizer", "x", "y", "x_label", "y_label", "target_value", "tokens_per_example", "target",
 ]  # fmt: skip
-_MOST = 400
-"""Largest number of points of a line; longer ones are thinned out evenly along the run."""
+_MOST = 400  # Largest number of points of a line; longer ones are thinned out evenly along the run
 
 
 def compute_courses(schedules: Schedules) -> pd.DataFrame:

@@ -36,8 +36,7 @@ from extensions.theory.noisy_quadratic import (
 )
 from extensions.theory.noisy_quadratic.search import tuned
 
-_LOWEST = 1e-9
-"""Lowest rate of a piece, as a share of the largest stable one."""
+_LOWEST = 1e-9  # Lowest rate of a piece, as a share of the largest stable one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ EXACT = (
     "quantities with an interval come from the curve through these points"
 )
 
-ROUGH = 0.02
-"""Root mean square distance of the steps from their curve above which it is mentioned."""
+ROUGH = 0.02  # Root mean square distance of the steps from their curve above which it is mentioned
 
 UNSEEN = {
     Verdict.TOO_FEW_BATCH_SIZES: "further",

@@ -29,8 +29,7 @@ from sweeps.spec.overrides import options_of, override
 from sweeps.spec.spec import UNRESOLVED, Sweep
 from sweeps.spec.workload import built, calling_theirs
 
-_FLAGS = {"columns": "column", "from_": "from"}
-"""Options whose parameters have other names."""
+_FLAGS = {"columns": "column", "from_": "from"}  # Options whose parameters have other names
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 

@@ -33,8 +33,7 @@ _SAME = ("batch_size", "lr", "seed")
 
 _ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 """How Weights & Biases says where an online run is, as the program starts."""
-_HEAD = 2**16
-"""Bytes of the program's output that are searched for it."""
+_HEAD = 2**16  # Bytes of the program's output that are searched for it
 
 
 class AnotherTrialError(DataError):

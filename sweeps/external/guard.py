@@ -35,7 +35,7 @@ def main(seconds: float, command: list[str]) -> None:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True)
     except (OSError, ValueError) as error:
         print(f"cannot start {command[0]}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
-        tell(127)
+        tell(127)  # what a shell ends with where there is no such command
         return
     threading.Thread(target=end, args=(program, seconds), daemon=True).start()
     code = program.wait()

@@ -193,8 +193,7 @@ def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Endi
     )
 
 
-LOOK = 1.0
-"""Seconds between two looks of a job at whether it is wanted."""
+LOOK = 1.0  # Seconds between two looks of a job at whether it is wanted
 
 _SCRIPT = """#!/bin/bash
 # A trial of cbs sweep --launch; ends when {wanted} is gone.

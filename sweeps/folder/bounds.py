@@ -14,8 +14,7 @@ from sweeps.spec.axes import Cell
 BOUNDS = "bounds.json"
 """File that maps trial id to the fewest steps to target of its cell, for trials whose cell improved while they ran."""
 
-LOOK_SECONDS = 0.5
-"""Shortest time between two reads of the file by a trial."""
+LOOK_SECONDS = 0.5  # Shortest time between two reads of the file by a trial
 
 
 class Bounds(Observer):

@@ -28,8 +28,7 @@ from cbs.trial.store import Store, remove
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 
-BEAT_SECONDS = 5.0
-"""Seconds between two touches of the file by its owner."""
+BEAT_SECONDS = 5.0  # Seconds between two touches of the file by its owner
 
 
 @dataclass(frozen=True)
@@ -220,6 +219,7 @@ def _machine() -> str | None:
 def _born(pid: Any) -> str | None:
     """Return when a process was started, in the system's units; ``None`` if there is no such process."""
     try:
+        # starttime, field 22 of proc(5): behind the name, which may hold blanks, the first is the state, field 3
         return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[19]
     except (TypeError, ValueError):
         return None

@@ -26,10 +26,8 @@ from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
-_NUMERIC = ("cbs", "torch", "numpy")
-"""Packages that determine the numbers of a trial."""
-_EXAMPLES = 64
-"""Number of examples that are hashed if a workload does not identify its data."""
+_NUMERIC = ("cbs", "torch", "numpy")  # Packages that determine the numbers of a trial
+_EXAMPLES = 64  # Number of examples that are hashed if a workload does not identify its data
 
 
 def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:

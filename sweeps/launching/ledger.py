@@ -233,11 +233,8 @@ def _running(progress: dict[str, Any], content: dict[str, Any]) -> dict[str, dic
     return running
 
 
-SECONDS = 2.0
-"""Seconds between two updates on a terminal."""
-
-LINE_SECONDS = 15.0
-"""Seconds between two updates if the output is not a terminal."""
+SECONDS = 2.0  # Seconds between two updates on a terminal
+LINE_SECONDS = 15.0  # Seconds between two updates if the output is not a terminal
 
 
 def watch(path: str | os.PathLike[str], console: Console, *, pause: Callable[[float], None] = time.sleep) -> None:

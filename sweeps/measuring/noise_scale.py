@@ -28,8 +28,7 @@ from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.workload import built
 
-ONE_STEP_SIZES = (4, 16, 64, 256, 1024)
-"""Batch sizes at which single steps are tested."""
+ONE_STEP_SIZES = (4, 16, 64, 256, 1024)  # Batch sizes at which single steps are tested
 
 CHECKED = 8
 """Largest number of examples of a checked batch: each costs a backward pass, and more examples show nothing new."""

@@ -25,14 +25,12 @@ from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
-MOST_SECONDS = 12.0
-"""Wall-clock seconds of timing for all optimizers together; a single step may take longer."""
+MOST_SECONDS = 12.0  # Wall-clock seconds of timing for all optimizers together; a single step may take longer
 
 STEPS, ENOUGH_SECONDS = 5, 0.3
 """Number of steps that are timed at a batch size; fewer once they have taken this many seconds."""
 
-LONG_STEP = 5.0
-"""A first step that takes at least this many seconds is not repeated, but counts itself."""
+LONG_STEP = 5.0  # A first step that takes at least this many seconds is not repeated, but counts itself
 
 _SHARE_PER_LOG = 0.2
 """Distance to the target, as a share of that at the start, for every factor of e by which the steps fall short of it;

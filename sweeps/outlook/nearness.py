@@ -12,8 +12,7 @@ from cbs.trial.target import Target
 _ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
 """Matches names of metrics that may be fractions or percentages and are better when lower."""
 
-_FEW = 3
-"""This many equal values do not occur by chance in a run that trains, nor this many failures at the beginning."""
+_FEW = 3  # This many equal values do not occur by chance in a run that trains, nor this many failures at the beginning
 
 
 class Nearness:

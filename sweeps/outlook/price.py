@@ -75,8 +75,7 @@ NOISE_STEPS, MEASURED_STEP = 256, 1.9
 """Steps of ``cbs noise-scale``, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
 docs/clusters.md)."""
 
-_LEAST = 0.01
-"""Amounts below this are printed as such."""
+_LEAST = 0.01  # Amounts below this are printed as such
 
 
 @dataclass(frozen=True)
@@ -323,8 +322,7 @@ def price_lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"instead       {'; '.join(shares)}"
 
 
-FEWEST_HOURS = 0.01
-"""GPU-hours below which nobody would train on a GPU, and none are said."""
+FEWEST_HOURS = 0.01  # GPU-hours below which nobody would train on a GPU, and none are said
 
 
 def _costs(cost: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:

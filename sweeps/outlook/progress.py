@@ -27,8 +27,7 @@ from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.axes import StudyKey
 
-BAR = 16
-"""Length of the longest bar in characters."""
+BAR = 16  # Length of the longest bar in characters
 
 HEADING = "log scale"
 """Column heading of the bars; see :func:`bars`."""
@@ -158,11 +157,8 @@ def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield "| marks perfect scaling from the smallest batch size"
 
 
-LINE_SECONDS = 15.0
-"""Shortest time between two lines if there is no terminal."""
-
-WIDE = 90
-"""Width of a terminal, in columns, from which on curves are shown next to the table."""
+LINE_SECONDS = 15.0  # Shortest time between two lines if there is no terminal
+WIDE = 90  # Width of a terminal, in columns, from which on curves are shown next to the table
 
 
 class Progress(Observer):

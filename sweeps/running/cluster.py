@@ -53,11 +53,8 @@ _PRIVATE = "local"
 
 _TOKEN_HINT = "its token is looked for in ~/.ray/auth_token, or where RAY_AUTH_TOKEN_PATH says; --insecure does without"
 
-MOST_CONNECT_SECONDS = 45.0
-"""Seconds to wait for a cluster; Ray itself would keep trying for minutes."""
-
-END_SECONDS, MOST_END_SECONDS = 3.0, 20.0
-"""Seconds to wait for the end of a start that was interrupted, and of Ray."""
+MOST_CONNECT_SECONDS = 45.0  # Seconds to wait for a cluster; Ray itself would keep trying for minutes
+END_SECONDS, MOST_END_SECONDS = 3.0, 20.0  # Seconds to wait for the end of a start that was interrupted, and of Ray
 
 _LEAST = {
     "NOFILE": (64, "open files (ulimit -n)"),
@@ -138,7 +135,7 @@ class Engine:
         self._options |= {
             "num_cpus": resources.local_workers * resources.cpus,
             "include_dashboard": False,
-            "object_store_memory": 100 * 1024**2,
+            "object_store_memory": 100 * 1024**2,  # trials share no objects; Ray refuses less than 75 MiB
             "_temp_dir": str(self._folder),
         }
 

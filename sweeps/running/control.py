@@ -18,8 +18,7 @@ CONNECT_SECONDS = 5.0
 STUCK_SECONDS = 30.0
 """Seconds without a control service after which this process is ended. By then the main thread would have noticed,
 unless it is stuck in a call that does not return. Ray itself kills the process after 60 s."""
-LOOK_SECONDS = 1.0
-"""Seconds between two looks at the control service."""
+LOOK_SECONDS = 1.0  # Seconds between two looks at the control service
 
 
 def address() -> tuple[str, int] | None:

@@ -12,12 +12,9 @@ from sweeps.outlook.cost import Cost, measure_cost, on_gpu
 from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.spec.spec import Sweep
 
-LEAST_SECONDS = 300.0
-"""Shortest timeout, because data are loaded and a model is built before the first step."""
-UNTIMED_SECONDS = 1800.0
-"""Timeout if no step was timed, or if the first step compiles the model."""
-MARGIN = 100.0
-"""The timeout is this many times the planned duration of the longest step or evaluation."""
+LEAST_SECONDS = 300.0  # Shortest timeout, because data are loaded and a model is built before the first step
+UNTIMED_SECONDS = 1800.0  # Timeout if no step was timed, or if the first step compiles the model
+MARGIN = 100.0  # The timeout is this many times the planned duration of the longest step or evaluation
 
 
 def patience(sweep: Sweep, cost: Cost | None) -> float:

@@ -17,10 +17,8 @@ from sweeps.spec.axes import Cell
 
 Outcome = TypeVar("Outcome")
 
-MAX_DEATHS = 2
-"""How often a trial whose process died is started again before it counts as FAILED."""
-MAX_LOSSES = 10
-"""How often a trial is started again after its node or worker was lost, which is hardly its own fault."""
+MAX_DEATHS = 2  # How often a trial whose process died is started again before it counts as FAILED
+MAX_LOSSES = 10  # How often a trial is started again after its node or worker was lost, which is hardly its own fault
 
 
 @dataclass

@@ -21,8 +21,7 @@ from cbs.trial.record import TrialStatus
 from sweeps.running.child import Child
 from sweeps.running.worker import Setup, Worker
 
-TURN = 0.5
-"""Seconds between two heartbeats of a worker; a trial waits no longer for one that is idle."""
+TURN = 0.5  # Seconds between two heartbeats of a worker; a trial waits no longer for one that is idle
 
 
 def _nodes(setup: Setup) -> tuple[str, list[Callable[[], Any]]]:

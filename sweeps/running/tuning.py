@@ -30,8 +30,7 @@ from sweeps.running.scratch import check_room, remove_folder, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 
-HOME_SECONDS = 2.0
-"""Seconds between two checks that Ray is alive."""
+HOME_SECONDS = 2.0  # Seconds between two checks that Ray is alive
 MOST_SILENCE = 300.0
 """Seconds without a message from any worker after which a private Ray is assumed to have none; each worker sends two a
 second, whatever its trial does. A cluster may first have to find a node."""
@@ -279,8 +278,7 @@ class StopWhenDone(tune.Stopper):  # type: ignore[misc]
         return tuning.run.fatal is not None
 
 
-MAX_ENGINES = 3
-"""How many times in a row Ray is started again without any trial finishing in between."""
+MAX_ENGINES = 3  # How many times in a row Ray is started again without any trial finishing in between
 
 
 def run_all(runs: Runs[Outcome], resources: Resources, ahead: PrestartedRay | None = None) -> Outcome:

@@ -266,13 +266,11 @@ class PassSizes:
             return {}
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of these parameters in ``malloc.h``."""
-_MOST = 2**31 - 1
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Numbers of these parameters in ``malloc.h``
+_MOST = 2**31 - 1  # of an int, which is what mallopt takes
 _KILLS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
 """Files in which Linux counts the processes that it killed because memory was full."""
-_LARGEST_PIECE = 2**25
-"""Largest value that glibc accepts; larger allocations are mapped from the system every time."""
+_LARGEST_PIECE = 2**25  # Largest value that glibc accepts; larger allocations are mapped from the system every time
 
 
 def keep_freed_memory() -> bool:

@@ -17,8 +17,7 @@ from sweeps.spec.given_rates import POWERS, PrescribedRate, parse_lr_rule
 TRIED = "tried"
 """Name of the rule that tries several learning rates: that of the square-root rule, half of it and twice it."""
 
-_TRIED_FACTORS = (1.0, 0.5, 2.0)
-"""What multiplies the learning rate of the square-root rule, itself first."""
+_TRIED_FACTORS = (1.0, 0.5, 2.0)  # What multiplies the learning rate of the square-root rule, itself first
 
 AT, FACTORS, SEEDS = "5%,10%,20%,40%,80%", "1/4,1/2,1,2,4,8,16", 5
 """Default beginnings of branches, their factors k, and the most seeds of a branch."""

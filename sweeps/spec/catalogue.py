@@ -29,8 +29,7 @@ REFERENCE_SIZE = "200k"
 """Size of the model on which optimizer state is measured: four blocks of width 64, matrices from 64 x 64 to 256 x
 64."""
 
-_VOCABULARY = 128
-"""Of that model; as many as there are ASCII bytes, as in the embedded text."""
+_VOCABULARY = 128  # Of that model; as many as there are ASCII bytes, as in the embedded text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation", "parent")
 OF_PARENT = ("examples", "optimizer", "warmup_examples")
 _NONE_TOO = ("prune_factor", "clip_norm", "within")
-_OPTIONAL = ("probe", "averaging")
-"""Fields that hold a name with options, or ``None``."""
+_OPTIONAL = ("probe", "averaging")  # Fields that hold a name with options, or ``None``
 
 
 class RunKey(NamedTuple):

@@ -5,7 +5,6 @@ McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv:1812.0616
 examples. With 100 steps and 1e5 examples at least, ``B_crit`` is 1000.
 """
 
-POINTS = ((0.25, 5.0, 1.25), (1.0, 2.0, 2.0), (4.0, 1.25, 5.0))
-"""``B / B_crit``, ``S / S_min``, ``E / E_min``."""
+POINTS = ((0.25, 5.0, 1.25), (1.0, 2.0, 2.0), (4.0, 1.25, 5.0))  # ``B / B_crit``, ``S / S_min``, ``E / E_min``
 
 MIN_STEPS, MIN_EXAMPLES, CRITICAL = 100.0, 1e5, 1000.0

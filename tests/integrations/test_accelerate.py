@@ -11,8 +11,7 @@ from cbs.noise_scale.probe import Probe
 
 accelerate = pytest.importorskip("accelerate")
 
-PASSES, SIZE = 2, 8
-"""Backward passes to a step, and examples to a pass."""
+PASSES, SIZE = 2, 8  # Backward passes to a step, and examples to a pass
 
 Loop = tuple[nn.Module, Tensor, Tensor]
 

@@ -27,8 +27,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402
 
 from cbs.integrations.lightning import LightningNoiseScaleCallback, LightningReportCallback  # noqa: E402
 
-ROUNDING = 1e-10
-"""The network is in float64, and the two sides differ in the order of sums."""
+ROUNDING = 1e-10  # The network is in float64, and the two sides differ in the order of sums
 STEPS = 40
 """Enough for an interval."""
 

@@ -33,8 +33,7 @@ from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
 from tests.ranks import fork
 
-TINY_BUCKET = 1e-4
-"""Megabytes: every parameter tensor of the network gets its own bucket."""
+TINY_BUCKET = 1e-4  # Megabytes: every parameter tensor of the network gets its own bucket
 SIZES = (3, 5, 2, 7)
 """Examples of a micro-batch, by rank, where ranks differ."""
 WEIGHTS = (None, "ranks", "examples")

@@ -20,8 +20,7 @@ from sweeps.spec.spec import Sweep, prototype
 
 SIZES = tuple(4 * 2**power for power in range(9))
 DEFAULT = 4e-3
-MIN_STEPS, MIN_EXAMPLES = 200.0, 8_000.0
-"""As measured for AdamW on the embedded text."""
+MIN_STEPS, MIN_EXAMPLES = 200.0, 8_000.0  # As measured for AdamW on the embedded text
 
 DIVERGES_AFTER = 20.0
 

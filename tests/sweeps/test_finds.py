@@ -39,8 +39,7 @@ from tests.sweeps.test_budgets import sweep as of_budgets
 from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, covered, to_precision, trainer
 
 TWO = sweep(WORLD).replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
-LARGE = 500.0
-"""Critical batch size of the second optimizer."""
+LARGE = 500.0  # Critical batch size of the second optimizer
 
 
 def apart(config: TrialConfig) -> End:

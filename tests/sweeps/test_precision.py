@@ -34,8 +34,7 @@ from tests.sweeps.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 FEW = (4, 16, 64, 256, 1024)
-CASES = ((0.10, 0.15), (0.03, 0.05), (0.10, 0.25))
-"""Seed noise and half-width asked for."""
+CASES = ((0.10, 0.15), (0.03, 0.05), (0.10, 0.25))  # Seed noise and half-width asked for
 
 GOAL = 0.33
 WORLD = World(1.0, 0.5, 0.1, 3)

@@ -36,8 +36,7 @@ from tests.sweeps.simulation import small_sweep, true_best_lr
 
 CONFIG = quadratic("sgd", {"dimension": 10}, target=1.0, lr=0.02, batch_size=8, seed=0, max_steps=2000)
 NORM = Target(metric="gradient_norm", value=0.2)
-SHIFT = 4.0
-"""Factor between the best learning rates of the two metrics."""
+SHIFT = 4.0  # Factor between the best learning rates of the two metrics
 
 
 @pytest.mark.parametrize("order", ["own first", "further first"])

@@ -20,8 +20,7 @@ from analysis.quantities import Array, percentiles
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 """Columns of the value and its interval, see :func:`about`."""
 
-_VISIBLE = 0.05
-"""Difference in ln steps that is about the width of a line."""
+_VISIBLE = 0.05  # Difference in ln steps that is about the width of a line
 
 
 def scoped(answers: Sequence[Answer]) -> list[FigurePart]:

@@ -30,17 +30,13 @@ from analysis.figure_options import DEFAULT, Venue
 from analysis.estimate.comparison import Standing
 
 PANEL_HEIGHT = 2.5
-LOW_PANEL = 1.7
-"""Height of the panels in inches if there are many."""
-
-PANEL_WIDTH = 1.9
-"""Smallest width of a panel in inches; narrower pages have fewer panels side by side."""
+LOW_PANEL = 1.7  # Height of the panels in inches if there are many
+PANEL_WIDTH = 1.9  # Smallest width of a panel in inches; narrower pages have fewer panels side by side
 
 WIDE_BAND = 10.0
 """Median ratio of the ends of a band above which only its edges are drawn; filled it would cover everything."""
 
-OPEN_ARROW = 12
-"""Length of the arrow of an open interval, in points."""
+OPEN_ARROW = 12  # Length of the arrow of an open interval, in points
 
 GREY, ALERT = "#7f7f7f", "#d00000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,8 +48,7 @@ MARKERS = ("o", "s", "D", "v", "P", "X", "p", "^")
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 _FILLS = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
-_SIZE = 5.5
-"""Of the marks, in points: half a mark can be told from a whole one on paper."""
+_SIZE = 5.5  # Of the marks, in points: half a mark can be told from a whole one on paper
 
 
 @contextlib.contextmanager

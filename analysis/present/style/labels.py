@@ -12,9 +12,8 @@ from scipy.optimize import isotonic_regression
 
 from analysis.present.style.scales import ink, size, width, wrapped_apart
 
-SMALL = 7
-LINE = 1.25
-"""Line height relative to the font size."""
+SMALL = 7  # points
+LINE = 1.25  # Line height relative to the font size
 
 MOST_INSIDE = 6
 """Largest number of labels in a key within the axes."""

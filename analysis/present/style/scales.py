@@ -257,6 +257,6 @@ def ink(colour: Any) -> str:
     """Return the colour, darkened until text on white has a contrast of :data:`CONTRAST`."""
     channels = np.asarray(to_rgb(colour))
     for share in np.linspace(1.0, 0.0, 51):
-        if 1.05 / (luminance(share * channels) + 0.05) >= CONTRAST:
+        if 1.05 / (luminance(share * channels) + 0.05) >= CONTRAST:  # against white, by WCAG 2.2
             return to_hex(share * channels)
     raise AssertionError("black on white has a contrast of 21")

@@ -33,11 +33,8 @@ from analysis.questions.budget.reading import Spent
 from cbs.trial.record import AT_BUDGET
 from cbs.trial.store import finite_or_none
 
-MOST_SEEDS = 1000
-"""Largest number of further seeds that is named: so many are as good as none."""
-
-_STEP = 0.05
-"""Spacing in ln B at which curves are compared with their best."""
+MOST_SEEDS = 1000  # Largest number of further seeds that is named: so many are as good as none
+_STEP = 0.05  # Spacing in ln B at which curves are compared with their best
 
 _NOISY = 3.0
 """Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise

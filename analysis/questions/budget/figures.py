@@ -21,8 +21,7 @@ from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget, 
 
 _FEWEST_TICKS = 4
 
-_DEEPEST = 8.0
-"""Multiple of the margin above the best at which a heat map is darkest; worse values look the same."""
+_DEEPEST = 8.0  # Multiple of the margin above the best at which a heat map is darkest; worse values look the same
 
 
 def _sizes(result: Budgets) -> Iterator[tuple[dict[str, Any], OptimizerAtBudget, SizeAtBudget]]:

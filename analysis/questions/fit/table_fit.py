@@ -30,14 +30,9 @@ from cbs.registry.choices import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
-_FEWEST_OF_A_GRAIN = 4
-"""Number of different step counts below which a common divisor may be chance."""
-
-_FEWEST_AT_A_BUDGET = 3
-"""Number of rows with the same, largest step count below which this may be chance."""
-
-_LEAST_BUDGET = 100
-"""Below this many steps neighbouring batch sizes can easily take the same whole number of steps."""
+_FEWEST_OF_A_GRAIN = 4  # Number of different step counts below which a common divisor may be chance
+_FEWEST_AT_A_BUDGET = 3  # Number of rows with the same, largest step count below which this may be chance
+_LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily take the same whole number of steps
 
 _EXACT = 1e-6
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"

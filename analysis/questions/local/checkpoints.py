@@ -27,20 +27,14 @@ from analysis.questions.local.tuned_branches import TunedBranches
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps
 
-_UNLIKE = 0.01
-"""Level of the F test for losses around k* that scatter more over seeds than those of smaller factors."""
+_UNLIKE = 0.01  # Level of the F test for losses around k* that scatter more over seeds than those of smaller factors
 
 _LEVEL = 0.25
 """Fraction of the tolerance up to which the fall of the loss expected below the smallest factor is not reported."""
 
-_TAIL = 0.025
-"""Probability that the loss does not fall below which it is said to."""
-
-_WIDE = 4.0
-"""Ratio of the upper to the lower end of an interval above which k* cannot be told."""
-
-_SMOOTHED = 64
-"""Number of final training losses that are smoothed; earlier ones have less weight than a rounding error."""
+_TAIL = 0.025  # Probability that the loss does not fall below which it is said to
+_WIDE = 4.0  # Ratio of the upper to the lower end of an interval above which k* cannot be told
+_SMOOTHED = 64  # Number of final training losses that are smoothed; earlier ones have less weight than a rounding error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from analysis.present.style import standing_marks, standing_points
 from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope
 from analysis.questions.local.tables import rows
 
-_SHOWN = 6.0
-"""Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case."""
+_SHOWN = 6.0  # Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case
 
 
 def _about(found: LocalBatchSizes, curve: LocalCurve, scope: LocalScope) -> dict[str, Any]:

@@ -44,8 +44,7 @@ TOLERANCE = 0.01
 NOISE_SHARE = 0.5
 """Least tolerance as a fraction of the standard deviation of a loss over seeds, below which seeds alone differ."""
 
-_ALIKE = 1e-3
-"""Relative difference up to which two losses count as equal."""
+_ALIKE = 1e-3  # Relative difference up to which two losses count as equal
 
 
 @dataclass(frozen=True, kw_only=True)

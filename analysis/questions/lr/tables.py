@@ -13,8 +13,7 @@ from analysis.present.sentences import home
 from analysis.present.table import Column, Table, quantity
 from analysis.questions.lr.learning_rates import LearningRate, LearningRates, Protocol
 
-FEW = 2
-"""Largest number of commands of a protocol that are printed; the file of missing trials has all."""
+FEW = 2  # Largest number of commands of a protocol that are printed; the file of missing trials has all
 
 MOST = 4
 """Batch sizes that are shown unless everything is."""

@@ -15,11 +15,8 @@ import numpy as np
 from analysis.json_values import shown
 from analysis.quantities import Array, Quantity
 
-_GRID = 400
-"""Number of noise scales that are tried in a fit."""
-
-_BEYOND = 100.0
-"""Factor by which the tried noise scales extend beyond the batch sizes."""
+_GRID = 400  # Number of noise scales that are tried in a fit
+_BEYOND = 100.0  # Factor by which the tried noise scales extend beyond the batch sizes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from analysis.questions.scale.points import AXES, ScalingPoint
 from analysis.questions.scale.power_law import Observations, PowerLaw, fit
 from cbs.errors import ConfigError
 
-_SAME = 1e-9
-"""Relative difference below which two values count as equal."""
+_SAME = 1e-9  # Relative difference below which two values count as equal
 
 
 SAYS_NOTHING, NOTHING = 1.0, "nothing can be said"

@@ -26,16 +26,14 @@ from analysis.json_values import plain, shown
 from analysis.quantities import Array, percentiles, widening
 
 _ITERATIONS = 30
-_TOLERANCE = 1e-6
-"""Tolerance of the exponent; the scatter, found by a search, is not more exact."""
+_TOLERANCE = 1e-6  # Tolerance of the exponent; the scatter, found by a search, is not more exact
 
 Ends = tuple[float, float]
 FLOOR = 1e-12
 """Variance (of a logarithm) added to every point, the square of a relative error of 1e-6, to keep exact points
 solvable."""
 
-_LARGEST = 100.0
-"""Largest scatter in the search, as a multiple of the variance of the unweighted residuals."""
+_LARGEST = 100.0  # Largest scatter in the search, as a multiple of the variance of the unweighted residuals
 
 _GRID = 60
 

@@ -12,11 +12,8 @@ from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 
-_FEWEST = 3
-"""Points of a curve from which 1, 2, 3 ... is how it was counted and not where it happened to be measured."""
-
-TIMES = 10
-"""How many times as far something else counts from which a metric at 1, 2, 3 ... is one of epochs."""
+_FEWEST = 3  # Points of a curve from which 1, 2, 3 ... is how it was counted and not where it happened to be measured.
+TIMES = 10  # How many times as far something else counts from which a metric at 1, 2, 3 ... is one of epochs.
 
 
 def updates(run: ImportedRun, batch_size: int, examples: int) -> Array:

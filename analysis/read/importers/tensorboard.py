@@ -14,7 +14,7 @@ from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
 from analysis.read.importers.settings import AXES, Settings
 from cbs.errors import DataError, needed, reason
 
-_LENGTH, _CHECKSUM = 8, 4
+_LENGTH, _CHECKSUM = 8, 4  # bytes around a record of TFRecord: its length, and a checksum of each of both
 _OF_KERAS = "epoch_"
 _PER_EPOCH = (
     "Keras logs tags that begin with epoch_ against epochs, which have fewer updates the larger the batch is: take "
@@ -23,8 +23,7 @@ _PER_EPOCH = (
 _AGAINST = re.compile(r".*\b(vs|by)[ _](samples|examples|tokens)\b.*", re.IGNORECASE)
 """Name of a tag that says what it is drawn against in place of updates, as Megatron-LM logs ``lm loss vs samples``."""
 
-_POINTER = b"version "
-"""What a file that Git LFS has not fetched begins with, in place of the first length."""
+_POINTER = b"version "  # What a file that Git LFS has not fetched begins with, in place of the first length
 
 
 @IMPORTERS.register("tensorboard")

@@ -25,11 +25,8 @@ ROUNDING = 0.01
 spacing of evaluations every 4 %."""
 
 _EXACT = 1e-9
-_FEW = 0.1
-"""Largest fraction of the rows of a run at which a counter may start again."""
-
-_RESTORED = 0.25
-"""The same where it goes back to steps that it had, and not to the first."""
+_FEW = 0.1  # Largest fraction of the rows of a run at which a counter may start again
+_RESTORED = 0.25  # The same where it goes back to steps that it had, and not to the first
 
 
 def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:

@@ -30,8 +30,7 @@ from cbs.errors import DataError, needed, reason
 
 STEP, SUFFIX = "_step", ".wandb"
 _STEP_OF_CHART = "Step"
-_STEP_OF_TRAINER = "trainer/global_step"
-"""Logged by Lightning's ``WandbLogger``."""
+_STEP_OF_TRAINER = "trainer/global_step"  # Logged by Lightning's ``WandbLogger``
 
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
@@ -41,9 +40,9 @@ _COUNTS_LOGS = (
 )
 _ALL = "to have all, import entity/project/run, or export pandas.DataFrame(run.scan_history())"
 
-_BLOCK, _HEADER = 32768, 7
+_BLOCK, _HEADER = 32768, 7  # bytes, as in the log of LevelDB
 _IDENT = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
-_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4  # which part of a record a chunk is
 _COPY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
 
 

@@ -25,8 +25,7 @@ from cbs.noise_scale.shared_by_batch import SharedInputs
 from cbs.noise_scale.small_batch import CellSums, Small
 from cbs.noise_scale.sources import SOURCES, Source
 
-IDLE = 0.5
-"""Share of examples without a gradient above which a caveat is given."""
+IDLE = 0.5  # Share of examples without a gradient above which a caveat is given
 
 TWICE = "the model is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
 ELSEWHERE = (

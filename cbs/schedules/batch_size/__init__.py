@@ -23,11 +23,8 @@ NOISE_SCALE, MATCHED_NOISE_SCALE, GRAD_SQ_NORM = "noise_scale", "matched_noise_s
 """Quantities that a closed-loop rule may observe: tr(Sigma)/|G|^2 in examples; the noise scale in the optimizer's own
 geometry, in examples; |G|^2."""
 
-FEWEST = 2
-"""Smallest batch whose noise can be measured; a closed-loop rule never goes below."""
-
-LEAST_MEASUREMENTS = 20
-"""With fewer measured steps there is no interval, see :mod:`cbs.noise_scale.interval`."""
+FEWEST = 2  # Smallest batch whose noise can be measured; a closed-loop rule never goes below
+LEAST_MEASUREMENTS = 20  # With fewer measured steps there is no interval, see :mod:`cbs.noise_scale.interval`
 
 
 @dataclass(frozen=True, kw_only=True)

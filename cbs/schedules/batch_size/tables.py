@@ -139,8 +139,7 @@ def late_switch(run: RunSettings, *, to: int, at: float = 0.75, lr_exponent: flo
     return of_table(run, zip([0.0, switch], sizes, factors, strict=True))
 
 
-_LOOKS = 1000
-"""Number of points at which a schedule is checked not to rise."""
+_LOOKS = 1000  # Number of points at which a schedule is checked not to rise
 
 
 def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:

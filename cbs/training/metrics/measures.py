@@ -12,8 +12,7 @@ from cbs.compute.hessian import flat, hessian_product, shaped
 from cbs.errors import ConfigError
 from cbs.training.metrics import METRICS, FixedExamples, Metric, MetricInputs
 
-POWER = 10.0
-"""Exponent p: half of the weight lies in the last 6 % of the examples."""
+POWER = 10.0  # Exponent p: half of the weight lies in the last 6 % of the examples
 
 
 AT_START = 64

@@ -18,8 +18,7 @@ import numpy as np
 
 from cbs.errors import DataError
 
-OPEN = 64
-"""Largest number of files that are open at a time; a mapped file uses one of the process's file descriptors."""
+OPEN = 64  # Largest number of files that are open at a time; a mapped file uses one of the process's file descriptors
 
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"})
 """Folders that are not part of the library, or that some distributions of Python leave out."""

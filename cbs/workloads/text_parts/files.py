@@ -24,8 +24,7 @@ from cbs.workloads.text_parts.corpus import Corpus, Tokens, TokenShards, belongs
 from cbs.workloads.text_parts.tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 DOCUMENT_SUFFIXES = (".txt", ".jsonl", ".parquet")
-HEADERS = (20240520, 20240801)
-"""Values of the first four bytes of files that llm.c writes; their ids begin after 1 KiB."""
+HEADERS = (20240520, 20240801)  # Values of the first four bytes of files that llm.c writes; their ids begin after 1 KiB
 
 VALIDATION_NAME = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)", re.IGNORECASE)
 """Pattern of file names for validation, as in ``fineweb_val_000000.bin`` or ``val/000000.bin``."""

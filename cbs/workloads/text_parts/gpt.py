@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from cbs.optimizers.widths import Kind, Width
 
-EMBEDDING_STD = 0.02
+EMBEDDING_STD = 0.02  # of all matrices of GPT-2 (Radford et al. 2019)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from cbs.optimizers.widths import Width
 from cbs.workloads.text_parts.gpt import EMBEDDING_STD, BaseModel, GPTShape, attention_scale, model_widths
 
-EPS = 1e-6
+EPS = 1e-6  # as LlamaConfig of transformers
 
 
 @dataclass(frozen=True, kw_only=True)

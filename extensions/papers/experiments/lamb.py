@@ -15,8 +15,7 @@ from sweeps.spec.given_rates import PrescribedRate
 from sweeps.spec.lengths import ScheduleRule
 
 LINEAR = "linear"
-WARMUP = 3_125
-"""Warmup steps, the same at every batch size: 1/320 of 1,000,000 steps at 512, 1/5 of 15,625 at 32,768."""
+WARMUP = 3_125  # Warmup steps, the same at every batch size: 1/320 of 1,000,000 steps at 512, 1/5 of 15,625 at 32,768
 
 
 @PAPERS.register("lamb-bert")
@@ -80,8 +79,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
     )  # fmt: skip
 
 
-SHORT = 0.9
-"""Fraction of the examples at the short context."""
+SHORT = 0.9  # Fraction of the examples at the short context
 
 
 @PAPERS.register("lamb-bert-mixed")

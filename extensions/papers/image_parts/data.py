@@ -14,8 +14,7 @@ from torch.nn.functional import pad
 from cbs.errors import DataError, needed, reason
 from cbs.workloads.streams import DrawnExamples
 
-SAMPLED = 1024
-"""Number of evenly spaced images from which mean and standard deviation of each channel are computed."""
+SAMPLED = 1024  # Number of evenly spaced images from which mean and standard deviation of each channel are computed
 
 
 class Images(Protocol):

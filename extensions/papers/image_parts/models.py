@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError, UnknownNameError
 
-SMALL = 64
-"""Largest image, in pixels across, for which the CIFAR form of a model is used."""
+SMALL = 64  # Largest image, in pixels across, for which the CIFAR form of a model is used
 
 NORMS = ("batch", "group", "none")
-GROUP_CHANNELS = 16
-"""Channels per group of a GroupNorm (Wu & He 2018, arXiv 1803.08494, table 3)."""
+GROUP_CHANNELS = 16  # Channels per group of a GroupNorm (Wu & He 2018, arXiv 1803.08494, table 3)
 
 BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

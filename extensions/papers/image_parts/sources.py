@@ -32,8 +32,7 @@ LabelledImages = tuple[Tensor, Tensor]
 GLYPHS_HELD_OUT = 1024
 PATCHES_HELD_OUT = 1024
 MOST_HELD_OUT = 10_000
-GLYPH_SEED = 2**31 - 1
-"""Seed of the validation glyphs."""
+GLYPH_SEED = 2**31 - 1  # Seed of the validation glyphs
 
 PHOTO = "sample_data/grace_hopper.jpg"
 
@@ -190,17 +189,13 @@ FACES = (
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """Classes in order: the first ten are the digits, 62 are all."""
 
-EM = 0.8
-"""Size of a font relative to the image."""
-
-MIDDLE = 0.26
-"""Height above the baseline, relative to the font size, that is placed in the middle of the image."""
+EM = 0.8  # Size of a font relative to the image
+MIDDLE = 0.26  # Height above the baseline, relative to the font size, that is placed in the middle of the image
 
 FINE = 8
 """Sample points per pixel and direction when an outline is filled."""
 
-PIECES = 8
-"""Number of line segments that approximate a curve."""
+PIECES = 8  # Number of line segments that approximate a curve
 
 TURN = math.radians(20.0)
 SHIFT = 0.1

@@ -12,8 +12,7 @@ from cbs.errors import DataError
 from extensions.papers.image_parts.formats import _unpacked
 from extensions.papers.image_parts.trees import open_tree, read
 
-SIZE = 2**21
-"""Bytes of every file here, twice those of the memory that there seems to be."""
+SIZE = 2**21  # Bytes of every file here, twice those of the memory that there seems to be
 
 
 @pytest.fixture(autouse=True)

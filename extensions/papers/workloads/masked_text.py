@@ -25,8 +25,7 @@ from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.tokens import Windows, windows_of
 
 INITS = ("scaled", "bert")
-MASK_SEED = 2**31 - 1
-"""Seed of the masks of the validation set."""
+MASK_SEED = 2**31 - 1  # Seed of the masks of the validation set
 
 
 class MaskedTextWorkload(PredictiveWorkload):
@@ -196,7 +195,7 @@ BERT_SIZES: dict[str, GPTShape] = {
 }
 """Shapes by name: the small ones of ``text``, and those of Devlin et al. 2019 (arXiv 1810.04805)."""
 
-EPS = 1e-12
+EPS = 1e-12  # as BertConfig of transformers
 
 
 class BERT(nn.Module):

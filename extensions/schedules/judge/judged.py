@@ -30,12 +30,10 @@ from cbs.trial.target import Target
 from cbs.trial.trial_files import read_steps
 from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare, trial_times
 
-FEWEST_SEEDS = 2
-"""With fewer seeds, the noise of a schedule's runs is known only from the constant batch sizes."""
+FEWEST_SEEDS = 2  # With fewer seeds, the noise of a schedule's runs is known only from the constant batch sizes
 
 
-HOUR = 3600.0
-"""Seconds per hour."""
+HOUR = 3600.0  # Seconds per hour
 
 
 class ScheduleStanding(StrEnum):

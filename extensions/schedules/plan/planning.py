@@ -45,8 +45,7 @@ from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, steps_o
 from extensions.schedules.plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from extensions.schedules.plan.stages import allowed, best_constant, chosen, price_of, seconds
 
-FURTHEST = 4.0
-"""Largest budget as a multiple of the measured examples; a plan beyond it would be a guess."""
+FURTHEST = 4.0  # Largest budget as a multiple of the measured examples; a plan beyond it would be a guess
 
 
 def sources(
@@ -196,8 +195,7 @@ def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | Non
     return [line for line in notes if line]
 
 
-FEWEST = 3
-"""Smallest number of batch sizes from which there is an interval."""
+FEWEST = 3  # Smallest number of batch sizes from which there is an interval
 
 SHARES = (1 / 8, 1 / 4, 1 / 2)
 """Default ends of phases as fractions of the examples to the target; each phase is as long as all before it, because

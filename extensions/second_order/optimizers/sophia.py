@@ -13,8 +13,7 @@ from cbs.optimizers.contract import check_count, evaluated
 from cbs.optimizers.library import construct, from_pytorch_optimizer
 from cbs.optimizers.problem import ModelFunction, ProblemOptimizer, count_examples, micro_batches
 
-NEVER = 2**62
-"""Number of steps between the library's own Hessian estimates, which would need a graph of the gradient."""
+NEVER = 2**62  # Number of steps between the library's own Hessian estimates, which would need a graph of the gradient
 
 
 class SophiaG(ProblemOptimizer, CompositeOptimizer):

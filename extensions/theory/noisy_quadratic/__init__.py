@@ -38,11 +38,8 @@ SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
 """Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); the grid of momentum and
 averaging begins above 1e-5, and omits a point that exceeds 1e-5 at most by rounding."""
 
-CUSHION = 1e-8
-"""Number that the notebook adds to ``1 - rho`` of plain SGD."""
-
-_STRIDE = math.log(2.0)
-"""First stride in ln B of the search for the least product, and four times the last."""
+CUSHION = 1e-8  # Number that the notebook adds to ``1 - rho`` of plain SGD
+_STRIDE = math.log(2.0)  # First stride in ln B of the search for the least product, and four times the last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,8 +118,7 @@ APART = 3e-6
 """Roots closer than this fraction of their size are moved apart by as much, so that sums and differences keep five
 digits."""
 
-EDGE = 1e-8
-"""Smallest distance of a root from -1."""
+EDGE = 1e-8  # Smallest distance of a root from -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ import numpy as np
 
 from extensions.theory.noisy_quadratic.model import Modes, NoisyQuadratic, modes_of
 
-LIMIT = 2**27
-"""Number of steps after which a search gives up."""
+LIMIT = 2**27  # Number of steps after which a search gives up
 
 STRIDE = 8
 """Factor between the step counts of the search upwards: three squarings."""

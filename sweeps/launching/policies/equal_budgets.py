@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 FEWEST_STEPS = 20
 """No larger batch size is added if a budget would give it fewer updates than this."""
 
-MOST_SEEDS = 32
-"""Largest number of seeds per batch size."""
+MOST_SEEDS = 32  # Largest number of seeds per batch size
 
 
 @POLICIES.register("equal_budgets")

@@ -32,14 +32,9 @@ ROUNDS = "rounds.json"
 """File in the folder of a sweep. For every command that went on in rounds it holds what was asked for, what each round
 added, and the trials that had finished since the previous round."""
 
-MOST_ROUNDS = 40
-"""Largest number of rounds, whatever the answer is."""
-
-FIRST = 32
-"""Batch size near which a sweep begins if the recipe expects none."""
-
-APART = 4
-"""Ratio of the first two batch sizes."""
+MOST_ROUNDS = 40  # Largest number of rounds, whatever the answer is
+FIRST = 32  # Batch size near which a sweep begins if the recipe expects none
+APART = 4  # Ratio of the first two batch sizes
 
 
 @dataclass(frozen=True, kw_only=True)

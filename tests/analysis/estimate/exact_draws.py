@@ -17,8 +17,7 @@ SIZES = np.exp(0.7 * np.arange(1, 11))
 STEPS, EXAMPLES = 100.0, 6400.0
 CRITICAL = EXAMPLES / STEPS
 
-CHORD = 2e-3
-"""Relative, of a place on a curve between the points at which it is drawn."""
+CHORD = 2e-3  # Relative, of a place on a curve between the points at which it is drawn
 
 
 def sample(

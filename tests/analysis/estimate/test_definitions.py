@@ -27,8 +27,7 @@ from tests.analysis.estimate.exact_draws import CHORD, CRITICAL, EXAMPLES, SIZES
 from tests.certified import sato2025
 
 LOSSES = (3.0, 2.6, 2.2)
-SHIFT = 1e-6
-"""Relative, of what only rounding moves."""
+SHIFT = 1e-6  # Relative, of what only rounding moves
 
 
 def through(steps: list[float] | np.ndarray, sizes: np.ndarray) -> CurveSample:

@@ -28,8 +28,7 @@ from tests.certified import kaplan2020, mccandlish2018, zhang2024
 
 QUICK = AnalysisConfig(resamples=100)
 SIZES = (8, 16, 32, 64, 128, 256, 512)
-CLOSE = 0.03
-"""Relative error of values of exact steps: the prior and the draws leave about 1 %."""
+CLOSE = 0.03  # Relative error of values of exact steps: the prior and the draws leave about 1 %
 
 
 @pytest.fixture

@@ -27,8 +27,7 @@ LRS = (1e-3, 2e-3, 4e-3, 8e-3)
 INTERIOR = Truth(lr_at_1=2e-3, lr_power=0.0)
 NOISY = {"adamw": dataclasses.replace(INTERIOR, noise=0.05)}
 
-CLOSE = 0.03
-"""Relative error of a critical batch size of exact steps: the prior and the draws leave about 1 %."""
+CLOSE = 0.03  # Relative error of a critical batch size of exact steps: the prior and the draws leave about 1 %
 
 NUMBER = {"type": ["number", "null"]}
 PAIR = {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2}

@@ -27,8 +27,7 @@ from tests.references.comparison import undominated_by_pairs
 SIZES = (2, 8, 32, 128, 512)
 LRS = (1e-3, 2e-3, 4e-3)
 BASE = Truth(lr_at_1=2e-3, lr_power=0.0)
-CLOSE = 1.5e-2
-"""No steps count as better known than to 1e-3."""
+CLOSE = 1.5e-2  # No steps count as better known than to 1e-3
 
 
 def read(root: Path, **options: object) -> list[Answer]:

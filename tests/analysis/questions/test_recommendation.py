@@ -27,8 +27,7 @@ from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256, 1024)
 LRS = (1e-3, 2e-3, 4e-3)
-CLOSE = 1.5e-2
-"""No steps count as better known than to 1e-3."""
+CLOSE = 1.5e-2  # No steps count as better known than to 1e-3
 
 MIN_STEPS, MIN_EXAMPLES = 200.0, 12800.0
 CRITICAL = MIN_EXAMPLES / MIN_STEPS

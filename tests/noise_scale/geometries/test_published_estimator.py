@@ -11,8 +11,7 @@ from torch import nn
 from cbs.noise_scale import GEOMETRIES, MomentAverages
 from cbs.noise_scale.moments import Sizes
 
-EXAMPLES = 4
-"""Of a rank."""
+EXAMPLES = 4  # Of a rank
 
 RANKS = pytest.mark.parametrize("ranks", [2, 4, 8])
 

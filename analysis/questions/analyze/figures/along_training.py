@@ -21,8 +21,7 @@ from analysis.present.findings import Analysis
 _LOGITS = ["panel", "optimizer", "batch_size", "lr", *LOGITS, "example_unit"]
 _MATRICES = ["panel", "optimizer", "batch_size", *MATRICES, "example_unit"]
 
-_LOG_FROM = 10.0
-"""Ratio of the largest to the smallest logit above which the axis is logarithmic."""
+_LOG_FROM = 10.0  # Ratio of the largest to the smallest logit above which the axis is logarithmic
 
 
 def _recorded(

@@ -19,14 +19,9 @@ from analysis.present.findings import Analysis
 from analysis.present.style.labels import LINE
 from analysis.present.style.scales import ink
 
-_LANE = 0.17
-"""Height in inches of the lane of one optimizer within a row."""
-
-_LABELS = 0.3
-"""Width in inches that the names of the definitions take in addition to other labels."""
-
-_SLACK = 0.85
-"""Height in inches of the axis and its labels, in addition to the rows."""
+_LANE = 0.17  # Height in inches of the lane of one optimizer within a row
+_LABELS = 0.3  # Width in inches that the names of the definitions take in addition to other labels
+_SLACK = 0.85  # Height in inches of the axis and its labels, in addition to the rows
 
 _NUMBERS = ["value", "low", "high"]
 

@@ -42,8 +42,7 @@ _ONE_RATE = ["optimizer", "kind", "batch_size", "steps", "examples", "residual"]
 LEAST = 7
 """Number of points that a fit of six parameters needs."""
 
-_STARTS = (0.15, 0.4, 1.0)
-"""Distances of the joints from the optimum, in ln steps, from which the fit starts."""
+_STARTS = (0.15, 0.4, 1.0)  # Distances of the joints from the optimum, in ln steps, from which the fit starts
 
 
 def rows(answer: Answer) -> Iterator[dict[str, Any]]:

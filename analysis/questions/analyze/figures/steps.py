@@ -27,8 +27,7 @@ _DRAWN = ("point", "fit", "hyperbola", "censored", "at_most", "near")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 _ALONG = 60
 _DOUBLING = ["optimizer", "kind", "batch_size", "steps_saved", "low", "high", "examples_added"]
-EVEN = 100 * (1 - 0.5**0.5)
-"""Percent of the steps that doubling saves where steps times examples stay the same."""
+EVEN = 100 * (1 - 0.5**0.5)  # Percent of the steps that doubling saves where steps times examples stay the same
 
 
 def rows(answer: Answer) -> Iterator[dict[str, Any]]:

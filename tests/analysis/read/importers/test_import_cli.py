@@ -13,8 +13,7 @@ from tests.analysis.read.importers.sources import CURVES, FLAGS, long_rows, trai
 Cli = Callable[..., tuple[int, str, str]]
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
 
-ROUGH = 0.01
-"""Of the critical batch size: events hold single precision, and studies are evaluated at powers of two."""
+ROUGH = 0.01  # Of the critical batch size: events hold single precision, and studies are evaluated at powers of two
 
 
 def table(top: Path) -> list[str]:

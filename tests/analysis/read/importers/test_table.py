@@ -21,8 +21,7 @@ from tests.factories import LRS, Truth, sweep
 
 HAS_CONFIG = False
 
-EXACT = 1e-9
-"""Numbers go through text with all digits; what is left is the rounding of the fit."""
+EXACT = 1e-9  # Numbers go through text with all digits; what is left is the rounding of the fit
 
 
 def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:

@@ -20,8 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 HAS_CONFIG = False
 
-FLOAT32 = 2.0**-23
-"""Events hold single precision."""
+FLOAT32 = 2.0**-23  # Events hold single precision
 
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
 BOTH = {"optimizer": "adamw", "lr": "1e-3", "batch_size": "4"}

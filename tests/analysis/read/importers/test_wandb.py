@@ -32,8 +32,7 @@ with wandb.init(project="p", name="adamw-b8", dir=folder, config=config) as run:
 """
 
 
-HAS_CONFIG = False
-"""Of an exported history."""
+HAS_CONFIG = False  # Of an exported history
 
 
 def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:
