@@ -59,8 +59,7 @@ from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.commands import INTERVALS_ANYWHERE, command_line, command_modules, intervals_first, typed
 from cbs.registry.extensions import BUILT_IN, load
 
-FIRST = ("sweep", "analyze")
-"""Commands that ``cbs --help`` begins with."""
+FIRST = ("sweep", "analyze")  # Commands that ``cbs --help`` begins with
 
 PANELS = ("Begin", "Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""

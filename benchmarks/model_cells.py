@@ -26,15 +26,13 @@ from cbs.noise_scale.geometries import as_real
 
 SOURCES = ("split", "per_example", "accumulation", "auto")
 MODES = ("eager", "accumulated", "checkpointed", "autocast", "bfloat16", "compiled", "trainer", "reentrant", "inductor")
-RARE = ("reentrant", "inductor")
-"""Modes that few models are run in."""
+RARE = ("reentrant", "inductor")  # Modes that few models are run in
 
 EXACT, FALLBACK, REFUSED, NONE, UNFIT = "exact", "fell back", "refused", "no value", "does not run"
 TOLD = "check tells"
 WRONG, CRASHED = "WRONG", "CRASHED"
 
-SAID = "pass groups= to say which belong together"
-"""Part of the note about examples that are nearly the same."""
+SAID = "pass groups= to say which belong together"  # Part of the note about examples that are nearly the same
 
 STEPS = 3
 SIZES = (4, 4, 5)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from benchmarks.zoo_entry import Batch, Entry
 from cbs.noise_scale.geometries import as_real
 
-Gradients = list[Tensor]
-"""One tensor per trainable parameter, in float64."""
+Gradients = list[Tensor]  # One tensor per trainable parameter, in float64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,8 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(entry.kind in (WRONG, CRASHED) for entry in found.values()))
 
 
-Key = tuple[str, str, str]
-"""Model, mode, source."""
+Key = tuple[str, str, str]  # Model, mode, source
 
 KINDS = (EXACT, FALLBACK, REFUSED, TOLD, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)

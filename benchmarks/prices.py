@@ -23,8 +23,7 @@ from sweeps.outlook.price import (
     training_flops,
 )
 
-MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}
-"""Number of parameters by name."""
+MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}  # Number of parameters by name
 
 TOKENS_PER_PARAMETER, GPU_HOUR = 20, 2.5
 """Tokens of a run at B_crit for each parameter, and dollars for an hour of an H100: both are assumed."""

@@ -62,8 +62,7 @@ PLANNED = CASES | {
 target in 4 to 100 steps. The errors of :mod:`extensions.schedules.plan.outcome` were chosen without looking at
 plans of the two that are called unseen."""
 
-RATIO = math.sqrt(2.0)
-"""Between learning rates."""
+RATIO = math.sqrt(2.0)  # Between learning rates
 
 FINE = 1.13
 """Between learning rates of what a plan is judged by."""
@@ -71,8 +70,7 @@ FINE = 1.13
 LONGER = 2.5
 """So many times the steps after which all trials have been below the target: they are not validated at every step."""
 
-AROUND = range(-2, 5)
-"""Learning rates of a batch size, from the one at or below the best."""
+AROUND = range(-2, 5)  # Learning rates of a batch size, from the one at or below the best
 
 Table = Sequence[tuple[float, int, float | Sequence[float]]]
 """Examples at which each stage begins, its batch size, and its learning rate or several."""

@@ -16,8 +16,7 @@ from scipy.optimize import brentq
 from extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from extensions.theory.noisy_quadratic.search import tuned
 
-Curve = Callable[[np.ndarray], np.ndarray]
-"""``B / B_0`` -> ``S / S_0``."""
+Curve = Callable[[np.ndarray], np.ndarray]  # ``B / B_0`` -> ``S / S_0``
 
 CRITICAL = 2.0**12.5
 """Middle of where sweeps draw ``B_0``, and of the batch sizes of most."""

@@ -212,8 +212,7 @@ def nano() -> nn.Module:
     return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WORDS))
 
 
-TWO: dict[str, Any] = {"first": linear(12, WIDTH), "head": head()}
-"""Two layers."""
+TWO: dict[str, Any] = {"first": linear(12, WIDTH), "head": head()}  # Two layers
 
 OWN = {
     "standardised weights": Entry(

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from cbs.errors import ResultsError, reason
 
-DAMAGED = ".damaged"
-"""End of the name of what was set aside."""
+DAMAGED = ".damaged"  # End of the name of what was set aside
 
 ALWAYS_FITS = 2**20
 """Bytes that every machine can hold, so that it need not be asked for each of thousands of small files."""

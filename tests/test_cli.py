@@ -59,11 +59,8 @@ EXPECTED = (
 
 COMPLETED = [package for packages in of_extensions("COMPLETED") for package in packages]
 
-HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
-"""What help does without."""
-
-UNUSED = ("torch", "ray", "matplotlib", "scipy.stats")
-"""What an analysis without figures does without."""
+HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")  # What help does without
+UNUSED = ("torch", "ray", "matplotlib", "scipy.stats")  # What an analysis without figures does without
 
 
 def one_line(text: str) -> bool:

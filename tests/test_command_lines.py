@@ -249,8 +249,7 @@ def test_an_import_asks_for_no_more_than_its_source(
     assert any(word in err for word in missing), err
 
 
-RUN = ("fit", "compare", "lr", "status", "optimizers")
-"""Those that take a second or two on a small sweep."""
+RUN = ("fit", "compare", "lr", "status", "optimizers")  # Those that take a second or two on a small sweep
 
 
 QUICK = {name: when for each in of_extensions("QUICK") for name, when in each.items()}

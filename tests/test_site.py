@@ -13,8 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
-MADE = {"atlas.md", "commands.md", "python.md", "results-folder.md", "tables.md"}
-"""Pages that only the site has."""
+MADE = {"atlas.md", "commands.md", "python.md", "results-folder.md", "tables.md"}  # Pages that only the site has
 
 
 def listed(nav: Any) -> Iterator[str]:

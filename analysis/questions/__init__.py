@@ -6,5 +6,4 @@ One module, named after what it answers, computes and returns one frozen result;
 :mod:`analysis.estimate`.
 """
 
-PANEL = "Analyze"
-"""Heading in ``cbs --help`` for commands of questions that name no other."""
+PANEL = "Analyze"  # Heading in ``cbs --help`` for commands of questions that name no other

@@ -19,8 +19,7 @@ FEWEST = 3  # Number of values after step 0, all different, that two curves do n
 LEAST = 0.05
 """Least share of seeds with the result of another one, to five digits and more, that is not chance."""
 
-LoggedPoints = tuple[tuple[int, float], ...]
-"""Pairs of step and value."""
+LoggedPoints = tuple[tuple[int, float], ...]  # Pairs of step and value
 
 _MEANT = {
     "seed": ("seed", "identical runs count once"),

@@ -27,8 +27,7 @@ from cbs.trial.config import COMMAND, OF_TRAINER, UNKNOWN
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Direction, Target
 
-STATED = "stated"
-"""Key of the settings that a program reported, in a configuration that was read."""
+STATED = "stated"  # Key of the settings that a program reported, in a configuration that was read
 
 
 def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool) -> dict[str, Any]:
@@ -94,8 +93,7 @@ UNSHOWN = (
 )
 """Columns that are given by the group of a trial."""
 
-LOSSES = ("train_loss", "training_loss")
-"""Metrics that have the unit of the target if the target is a loss."""
+LOSSES = ("train_loss", "training_loss")  # Metrics that have the unit of the target if the target is a loss
 
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
 """Fields of a group that trials record about their workload."""

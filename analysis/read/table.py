@@ -28,8 +28,7 @@ from cbs.files import memory, whole
 
 T = TypeVar("T")
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
-"""Suffixes of the tables that are looked for in a folder."""
+SUFFIXES = (".csv", ".tsv", ".parquet")  # Suffixes of the tables that are looked for in a folder
 
 _CELL = 64.0  # Bytes that a cell takes at least
 _INDEX = re.compile(r"__index_level_\d+__")  # Name of a column that pandas adds to Parquet files

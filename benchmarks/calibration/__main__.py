@@ -29,8 +29,7 @@ from benchmarks.calibration.simulated import simulated
 from benchmarks.calibration.truth import Truth, truth_of
 from cbs.files import atomic_file
 
-Task = tuple[str, str, int]
-"""Grid, case and number of a replicate."""
+Task = tuple[str, str, int]  # Grid, case and number of a replicate
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,8 +23,7 @@ from extensions.theory.noisy_quadratic import NoisyQuadratic
 
 DIVERGED = 5.0  # Multiple of the first distance to the target beyond which a trial has diverged
 
-Step = tuple[np.ndarray, np.ndarray]
-"""``M^n`` and ``Q_n``, both of shape ``[parts, parts, d]``."""
+Step = tuple[np.ndarray, np.ndarray]  # ``M^n`` and ``Q_n``, both of shape ``[parts, parts, d]``
 
 
 @dataclass

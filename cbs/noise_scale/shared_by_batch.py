@@ -62,8 +62,7 @@ SHARED = (
 )
 INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, and of numbers of an example in each
 
-OF_EXAMPLE = "mean", "mean square", "share of zeros"
-"""What is compared of an example's numbers."""
+OF_EXAMPLE = "mean", "mean square", "share of zeros"  # What is compared of an example's numbers
 
 INPUT_BATCHES, MOST_BATCHES = 48, 4096
 """Number of batches of one shape from which on they are compared, and after which no more are."""

@@ -57,8 +57,7 @@ def as_parameter(matrices: Tensor, shape: Sequence[int], layout: Layout = "out_i
     return matrices if layout == "experts_out_in" else matrices.mT
 
 
-KindRule = tuple[Kind, Layout, bool]
-"""Kind and layout of a parameter, and whether they are guessed."""
+KindRule = tuple[Kind, Layout, bool]  # Kind and layout of a parameter, and whether they are guessed
 
 
 def kinds(model: nn.Module) -> dict[int, KindRule]:

@@ -104,8 +104,7 @@ _DEFAULT_LR = 1e-3  # Used where a class has no default learning rate
 POWERS = range(-3, 4)
 """Powers of 2 by which a sweep multiplies the default learning rate of a class."""
 
-EUCLIDEAN = "l2"
-"""The geometry of optimizers that declare none: that of the simple noise scale."""
+EUCLIDEAN = "l2"  # The geometry of optimizers that declare none: that of the simple noise scale
 
 _IMPORTED = ImportFallback("optimizer")
 

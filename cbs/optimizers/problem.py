@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from cbs.errors import ConfigError
 from cbs.optimizers.contract import CheckedOptimizer
 
-Batch = Any
-"""A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""
+Batch = Any  # A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ TAKEN: dict[str, tuple[Kind, ...]] = {
 }
 """Kinds of parameters in the matrix part, by the value of ``matrices``."""
 
-Matrices = str | Sequence[str]
-"""A key of :data:`TAKEN`, or patterns over parameter names; see :func:`route`."""
+Matrices = str | Sequence[str]  # A key of :data:`TAKEN`, or patterns over parameter names; see :func:`route`
 
 _warned: WeakSet[nn.Module] = WeakSet()
 

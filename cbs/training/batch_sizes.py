@@ -31,8 +31,7 @@ looked, NaN at all other steps."""
 
 _NOTHING = (math.nan,) * 3
 
-LR_FACTOR = "lr_factor"
-"""Column of the steps of runs with a batch schedule: factor of the learning rate."""
+LR_FACTOR = "lr_factor"  # Column of the steps of runs with a batch schedule: factor of the learning rate
 
 
 class BatchSizes(Part):

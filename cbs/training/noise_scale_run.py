@@ -22,8 +22,7 @@ from cbs.training.parts import Part, TrainingStep
 from cbs.trial.config import TrialConfig
 from cbs.workloads import Workload, build_workload
 
-CORRECTED = "_corrected"
-"""Suffix of the name of a geometry whose noise scale is corrected for the batch size."""
+CORRECTED = "_corrected"  # Suffix of the name of a geometry whose noise scale is corrected for the batch size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,7 @@ from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
 
-KIND = "cbs checkpoint"
-"""Key under which checkpoints of this package hold their version."""
+KIND = "cbs checkpoint"  # Key under which checkpoints of this package hold their version
 
 
 _MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", "optimizer_state_dict")

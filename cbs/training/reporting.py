@@ -11,11 +11,8 @@ from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.registry.values import is_number
 
-FOLDER = "CBS_FOLDER"
-"""Environment variable that holds the folder of the trial that a sweep started."""
-
-REPORTS = "report.jsonl"
-"""File in that folder, written by :func:`report`: one JSON object per line."""
+FOLDER = "CBS_FOLDER"  # Environment variable that holds the folder of the trial that a sweep started
+REPORTS = "report.jsonl"  # File in that folder, written by :func:`report`: one JSON object per line
 
 SETTINGS = "cbs-settings.json"
 """File in that folder, written by :func:`report_settings` or by a program in any language: one JSON object."""

@@ -27,11 +27,8 @@ _NOT_IN_NAMES = r'[/\\:*?"<>|]'
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 """Devices that a trial may request; the kinds are those of :mod:`cbs.compute.device`."""
 
-CONSTANT = "constant"
-"""Name of the batch schedule that keeps the batch size constant."""
-
-COMMAND = "command"
-"""Name of the workload of trials that another program trains; there is nothing to build."""
+CONSTANT = "constant"  # Name of the batch schedule that keeps the batch size constant
+COMMAND = "command"  # Name of the workload of trials that another program trains; there is nothing to build
 
 ENDLESS = 10**9  # Budget in steps if an external program trains and decides itself when to stop
 

@@ -7,8 +7,7 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.target import Target
 
-Ending = tuple[TrialStatus, str]
-"""The status with which a trial ended, and a one-line explanation."""
+Ending = tuple[TrialStatus, str]  # The status with which a trial ended, and a one-line explanation
 
 Monitor = Callable[[Sequence[Measurement]], Ending | None]
 """Function called with the evaluations so far after every one that did not reach the target; returns how the trial is

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from cbs.files import atomic_file
 
-SPREAD = ("seconds_low", "seconds_high", "repetitions")
-"""Columns that describe the spread of the measurements."""
+SPREAD = ("seconds_low", "seconds_high", "repetitions")  # Columns that describe the spread of the measurements
 
 LEVEL = 0.95
 """Confidence level of the interval of the seconds."""

@@ -20,8 +20,7 @@ from cbs.trial.config import COMMAND
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus
 
 METADATA_KEY = b"cbs"
-METRIC = "metric."
-"""Prefix of the columns of metrics other than the target's."""
+METRIC = "metric."  # Prefix of the columns of metrics other than the target's
 
 _RECORD_COLUMNS = {
     "step": pa.int64(),

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from cbs.trial.target import Direction
 
-Batch = Any
-"""A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""
+Batch = Any  # A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples
 
 
 class TrainingStream(Protocol):

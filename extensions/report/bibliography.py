@@ -10,8 +10,7 @@ import cbs
 from analysis.estimate.definitions import DEFINITIONS
 from cbs.registry.choices import Choice
 
-SOFTWARE = "cbs"
-"""Key of the entry of this program."""
+SOFTWARE = "cbs"  # Key of the entry of this program
 
 GAUSSIAN_PROCESSES = "rasmussen2006gaussian"
 

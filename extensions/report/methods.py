@@ -23,8 +23,7 @@ from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
 from cbs.trial.target import Target
 from extensions.report import bibliography
 
-UNNAMED = "imported"
-"""Name of the workload of runs that were imported without one."""
+UNNAMED = "imported"  # Name of the workload of runs that were imported without one
 
 _SHORT = 10  # Number of digits of a commit
 

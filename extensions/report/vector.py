@@ -22,8 +22,7 @@ from analysis.present.table import Column, Table
 
 LONGEST_TABLE = 60  # Number of rows shown of the table behind a figure; the download has all
 
-FIRST = ("steps", "doubling", "pareto", "definitions")
-"""Figures that come before the others."""
+FIRST = ("steps", "doubling", "pareto", "definitions")  # Figures that come before the others
 
 LARGEST = 400_000
 """Number of characters of SVG above which a figure is written as PNG, because browsers are slow with so many marks."""

@@ -19,8 +19,7 @@ from cbs.errors import ResultsError
 from cbs.registry.choices import labels
 from cbs.trial.record import AT_BUDGET, TrialStatus, leeway
 
-CONSTANT = "constant"
-"""Name of the schedule of a constant batch size."""
+CONSTANT = "constant"  # Name of the schedule of a constant batch size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-PANEL = "Measure"
-"""Heading in ``cbs --help`` for commands that name no other."""
+PANEL = "Measure"  # Heading in ``cbs --help`` for commands that name no other
 
 Settings = Annotated[
     list[str] | None,

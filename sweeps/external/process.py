@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sweeps.external import guard
 
-OUTPUT = "output.log"
-"""File in the folder of a trial with standard output and standard error of the program."""
+OUTPUT = "output.log"  # File in the folder of a trial with standard output and standard error of the program
 
 GRACE = 10.0  # Seconds from SIGTERM to SIGKILL
 

@@ -26,14 +26,12 @@ from sweeps.spec.spec import Sweep, prototype
 if TYPE_CHECKING:
     from analysis.read.importers import Settings
 
-REPORT = "report"
-"""Format of the log that :func:`cbs.report` writes."""
+REPORT = "report"  # Format of the log that :func:`cbs.report` writes
 WANDB, ASK_SECONDS = "wandb", 10.0
 """Format of Weights & Biases, whose file of a run is empty until the run ends, and seconds between two questions to its
 server."""
 
-FORMATS = {"trainer_state": "huggingface"}
-"""Alternative names of formats."""
+FORMATS = {"trainer_state": "huggingface"}  # Alternative names of formats
 
 _COUNTERS = ("step", "examples")
 _PLACES = (

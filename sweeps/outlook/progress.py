@@ -29,8 +29,7 @@ from sweeps.spec.axes import StudyKey
 
 BAR = 16  # Length of the longest bar in characters
 
-HEADING = "log scale"
-"""Column heading of the bars; see :func:`bars`."""
+HEADING = "log scale"  # Column heading of the bars; see :func:`bars`
 
 
 @dataclass(frozen=True)

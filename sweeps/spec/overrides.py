@@ -28,8 +28,7 @@ PLAIN = (
     "compile",
     "device",
 )
-FIELD = {"search": "method"}
-"""Fields whose keys have other names."""
+FIELD = {"search": "method"}  # Fields whose keys have other names
 NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation", "parent")
 OF_PARENT = ("examples", "optimizer", "warmup_examples")

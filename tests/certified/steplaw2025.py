@@ -10,8 +10,7 @@ import math
 NAN = math.nan
 TOKENS_PER_EXAMPLE = 2048
 
-LRS = tuple(2.0 ** (power / 2) for power in range(-24, -10))
-"""Columns of every grid; the table has them rounded."""
+LRS = tuple(2.0 ** (power / 2) for power in range(-24, -10))  # Columns of every grid; the table has them rounded
 
 # fmt: off
 GRIDS = {

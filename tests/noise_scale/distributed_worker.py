@@ -36,8 +36,7 @@ from tests.ranks import fork
 TINY_BUCKET = 1e-4  # Megabytes: every parameter tensor of the network gets its own bucket
 SIZES = (3, 5, 2, 7)
 """Examples of a micro-batch, by rank, where ranks differ."""
-WEIGHTS = (None, "ranks", "examples")
-"""What may be said of ranks that differ."""
+WEIGHTS = (None, "ranks", "examples")  # What may be said of ranks that differ
 STEPS = 3
 """Of a training loop."""
 

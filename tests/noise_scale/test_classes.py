@@ -12,8 +12,7 @@ from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.shared_by_batch import SharedInputs
 
 SIZE, TOKENS, CLASSES = 12, 6, 5
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Inputs, targets and, where there are tokens, which of them count."""
+Batch = tuple[Tensor, Tensor, Tensor]  # Inputs, targets and, where there are tokens, which of them count
 
 UNEVEN = "divided by the sum of its own batch's weights"
 OVER_STEP = "divided by the sum of weights over all of its micro-batches"

@@ -16,8 +16,7 @@ from sweeps.external.asked import program_of
 from sweeps.external.run import run_command
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
-SLOW = ("huggingface_trainer", "lightning_module")
-"""Import what takes longer to import than all else here to run."""
+SLOW = ("huggingface_trainer", "lightning_module")  # Import what takes longer to import than all else here to run
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
 SETTINGS = ["workload.dimension=100", "max_steps=500", "max_examples=2000"]
 AXES = ["--optim", "sgd", "--batch-sizes", "4..32", "--seeds", "2", "--target", "0.4"]
-TWO = ["--batch-sizes", "8,16", "--set", "probe=none"]
-"""What a killed sweep leaves behind is seen in two of them, too."""
+TWO = ["--batch-sizes", "8,16", "--set", "probe=none"]  # What a killed sweep leaves behind is seen in two of them, too
 COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
 DEADLINE = 600.0
 # A raylet that is gone refuses the connection at once; one that is slow, on a busy machine, has its ten seconds.

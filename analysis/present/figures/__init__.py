@@ -37,8 +37,7 @@ UNASKED = 4
 """Largest number of parts of a result that are drawn where nobody asked for figures, of more the first, which takes as
 long as all else for a hundred runs; and number of panels of a figure there that has no room for all."""
 
-FORMATS = (".pdf", ".png")
-"""File formats in which every figure is written."""
+FORMATS = (".pdf", ".png")  # File formats in which every figure is written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from analysis.present.table import Column, Table, files, pivot, quantity
 from analysis.questions.noise_scale_run.one_step import OneStepTest
 from cbs.registry.choices import Choice
 
-CORRECTED = "_corrected"
-"""Suffix of the name of a geometry whose noise scale is corrected for the batch size."""
+CORRECTED = "_corrected"  # Suffix of the name of a geometry whose noise scale is corrected for the batch size
 
 
 @dataclass(frozen=True)

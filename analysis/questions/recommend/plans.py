@@ -17,8 +17,7 @@ from analysis.read.throughput import Throughput
 from cbs.checksum import read_json
 from cbs.errors import ConfigError, ResultsError
 
-LocalCurves = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Local critical batch sizes by workload and optimizer."""
+LocalCurves = Mapping[tuple[str, str], Mapping[str, Any]]  # Local critical batch sizes by workload and optimizer
 
 OBJECTIVES = ("time", "cost", "examples", "priced")
 

@@ -20,8 +20,7 @@ FACTS = ("batch_size", "optimizer", "lr", "seed", "workload", "parameters", "sta
 AXES = ("step", "examples", "tokens")
 """Possible x axes of a curve: optimizer updates, examples, tokens."""
 
-CONFIG = "config."
-"""Prefix that refers to a key of the run's settings instead of a column."""
+CONFIG = "config."  # Prefix that refers to a key of the run's settings instead of a column
 
 _EPOCHS = re.compile(r"(.*[/._ ])?epochs?([/._ ]?(id|num|index))?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")

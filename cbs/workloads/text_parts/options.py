@@ -14,8 +14,7 @@ CORPORA = {"topics": embedded_corpus, "stdlib": source_code_corpus}
 """Corpora that need no file."""
 
 PARAMETRIZATIONS = ("standard", "mup")
-BASE_SIZE = "30k"
-"""The size whose width is the base width of muP unless another is given."""
+BASE_SIZE = "30k"  # The size whose width is the base width of muP unless another is given
 
 
 def find_corpus(

@@ -173,8 +173,7 @@ def adaptive(scale: str) -> PaperRecipe:
     )  # fmt: skip
 
 
-PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}
-"""B_simple and B_crit on SVHN, each averaged over a run."""
+PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}  # B_simple and B_crit on SVHN, each averaged over a run
 
 TARGETS = {"tiny": {"autoencoder": 0.03, "vae": 16.0}, "paper": {"autoencoder": 0.02, "vae": 600.0}}
 """Target losses in the units of the workloads; not from the paper."""

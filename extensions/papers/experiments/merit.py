@@ -184,8 +184,7 @@ def merit_llama(scale: str) -> PaperRecipe:
     )
 
 
-RATES = {"adamw": 0.032, "merit": 0.064}
-"""Learning rates with the best final loss at batch size 256 of the tiny scale."""
+RATES = {"adamw": 0.032, "merit": 0.064}  # Learning rates with the best final loss at batch size 256 of the tiny scale
 
 CURVATURE = {
     "hessian_top": ("the largest eigenvalue of the Hessian", 37.231, 12.326),

@@ -30,8 +30,7 @@ SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
 FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \
     "answers"  # fmt: skip
 
-TEXT = Choice(name="text")
-"""Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters."""
+TEXT = Choice(name="text")  # Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters
 
 OPENWEBTEXT = {
     "data": "data/openwebtext/train.bin", "validation": "data/openwebtext/val.bin", "dtype": "uint16",
@@ -39,8 +38,7 @@ OPENWEBTEXT = {
 }  # fmt: skip
 """Token files of OpenWebText as nanoGPT prepares them."""
 
-AUTO = Choice(name="auto")
-"""Probe that measures as often as suits the batch size."""
+AUTO = Choice(name="auto")  # Probe that measures as often as suits the batch size
 
 PROBE = Choice(name="auto", options={"every": 2})
 """Probe for every second step: tiny runs take about a hundred steps, and an interval needs tens of measurements."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from analysis.present.findings import Analysis
 
 
-HALF_LIFE = {"tiny": 4_000, "paper": 20_000}
-"""Half-life of the second moment in examples."""
+HALF_LIFE = {"tiny": 4_000, "paper": 20_000}  # Half-life of the second moment in examples
 
 
 @PAPERS.register("small-batch")

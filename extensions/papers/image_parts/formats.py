@@ -39,11 +39,8 @@ PHOTO_MARGIN = 8 / 7
 MEMORY = 2**31
 """Largest size in bytes of decoded images that are kept in memory; larger data are decoded whenever they are drawn."""
 
-FIELDS = (("image", "img"), ("label", "labels", "fine_label"))
-"""Accepted names of the columns of images and of labels."""
-
-GREY = ("1", "L", "LA")
-"""Modes of Pillow without colour."""
+FIELDS = (("image", "img"), ("label", "labels", "fine_label"))  # Accepted names of the columns of images and of labels
+GREY = ("1", "L", "LA")  # Modes of Pillow without colour
 
 SPLITS = {
     "training": (("train", "training"),),
@@ -51,8 +48,7 @@ SPLITS = {
 }
 """Accepted beginnings of the names of either part; later ones are used only where there are no earlier ones."""
 
-Part = tuple[Images, list[str]]
-"""Images and the names of their classes, where the format has names."""
+Part = tuple[Images, list[str]]  # Images and the names of their classes, where the format has names
 
 
 def load_images(

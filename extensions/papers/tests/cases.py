@@ -6,8 +6,7 @@ from tests.cases import Flags, answer
 
 PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
 
-COMPLETED = ["extensions.papers.experiments"]
-"""Packages of registries whose names are completed."""
+COMPLETED = ["extensions.papers.experiments"]  # Packages of registries whose names are completed
 
 FLAGS = {
     "reproduce": Flags(

@@ -23,8 +23,7 @@ from cbs.workloads import WORKLOADS
 from cbs.workloads.base import PredictiveWorkload
 from cbs.workloads.streams import DrawnExamples
 
-Points = tuple[Tensor, Tensor]
-"""Features ``[examples, dimension]`` and responses ``[examples]``."""
+Points = tuple[Tensor, Tensor]  # Features ``[examples, dimension]`` and responses ``[examples]``
 
 
 class LinearRegressionWorkload(PredictiveWorkload):

@@ -20,8 +20,7 @@ from tests.analysis.read.importers.sources import CURVES, FLAGS, settings, write
 
 EVERY = 50
 GOAL = 2.4
-STATES = ("batch_size", "lr", "seed")
-"""Facts that a study states itself."""
+STATES = ("batch_size", "lr", "seed")  # Facts that a study states itself
 
 
 def write_run(top: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> Path:

@@ -150,8 +150,7 @@ def schedules(
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes), timing=tuple(timing))
 
 
-StepTimes = Callable[[Array], Array]
-"""Function from batch sizes to seconds per step; NaN where unknown."""
+StepTimes = Callable[[Array], Array]  # Function from batch sizes to seconds per step; NaN where unknown
 
 
 def _judged(

@@ -28,8 +28,7 @@ MOST = 5
 _Part = tuple[int, int, float | None, Interval]
 """Steps and examples in a stretch of a run, and its noise scale with the interval."""
 
-TRACES = ("noise_scale.json", "steps.parquet")
-"""Names of the files with noise scales along a run."""
+TRACES = ("noise_scale.json", "steps.parquet")  # Names of the files with noise scales along a run
 
 _COLUMNS = ("examples", "critical_batch_size", "low", "high", "batch_size")
 

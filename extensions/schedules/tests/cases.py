@@ -51,5 +51,4 @@ def of_table(words: list[str]) -> bool:
     return ":" in words[0]
 
 
-QUICK = {"schedule plan": of_table}
-"""Commands that take a second or two where this is true of their words."""
+QUICK = {"schedule plan": of_table}  # Commands that take a second or two where this is true of their words

@@ -1,4 +1,3 @@
 """What general tests know of this extension."""
 
-SELDOM = ["inner_batch"]
-"""Figures that have their own tests, as no usual sweep has what they show."""
+SELDOM = ["inner_batch"]  # Figures that have their own tests, as no usual sweep has what they show

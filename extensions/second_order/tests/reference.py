@@ -10,8 +10,7 @@ from torch import Tensor
 
 Outputs = Callable[[Tensor, Sequence[int]], Tensor]
 """``(parameters, examples)`` to the outputs, ``[examples, outputs]``; parameters are one flat vector."""
-Losses = Callable[[Tensor, Sequence[int]], Tensor]
-"""``(outputs, examples)`` to the loss of each example."""
+Losses = Callable[[Tensor, Sequence[int]], Tensor]  # ``(outputs, examples)`` to the loss of each example
 
 
 def dense(outputs: Outputs, losses: Losses, theta: Tensor, examples: Sequence[int]) -> dict[str, np.ndarray]:

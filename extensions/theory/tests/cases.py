@@ -25,5 +25,4 @@ FLAGS = {
     "theory temperature": Flags({"extensions.theory.temperature.temperature": answer, **PRESENT}, base=["results"]),
 }
 
-CALLS: dict[str, list[str]] = {"theory quadratic": []}
-"""It reads no folder."""
+CALLS: dict[str, list[str]] = {"theory quadratic": []}  # It reads no folder

@@ -34,5 +34,4 @@ LAST_MISSED_STEP = {
 }
 """By method and exponent of the preconditioner, then by batch size."""
 
-LOWER_BOUND = {4: 125000, 256: 1953, 4096: 122, 65536: 8}
-"""Rounded to whole steps."""
+LOWER_BOUND = {4: 125000, 256: 1953, 4096: 122, 65536: 8}  # Rounded to whole steps

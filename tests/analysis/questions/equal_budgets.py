@@ -42,8 +42,7 @@ def best_lr(batch_size: float) -> float:
     return 1e-3 * math.sqrt(batch_size)
 
 
-RATES = tuple(2.0**power for power in (-2, -1, 0, 1, 2))
-"""Learning rates over 1.1 times the best one."""
+RATES = tuple(2.0**power for power in (-2, -1, 0, 1, 2))  # Learning rates over 1.1 times the best one
 
 
 def write(

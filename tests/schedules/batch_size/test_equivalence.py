@@ -24,8 +24,7 @@ EXAMPLES, BATCH, ALPHA = 20_000, 4, 2.0
 COSINE = Schedule(name="cosine", decay_examples=EXAMPLES)
 RUN = RunSettings(batch_size=BATCH, examples=EXAMPLES, lr_schedule=COSINE)
 
-Steps = Iterator[tuple[float, int]]
-"""Learning rate and batch size of every step."""
+Steps = Iterator[tuple[float, int]]  # Learning rate and batch size of every step
 
 
 def risk(steps: Steps, *, normalised: bool, curvature: np.ndarray = CURVATURE, start: float = 1.0) -> tuple[float, int]:

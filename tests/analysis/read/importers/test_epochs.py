@@ -11,8 +11,7 @@ from cbs.errors import ConfigError, DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
 EXAMPLES, SIZES, EPOCHS = 1000, (30, 100, 500), 6
-UPDATES = {30: 34, 100: 10, 500: 2}
-"""Of an epoch: 1000/30 is 33.3."""
+UPDATES = {30: 34, 100: 10, 500: 2}  # Of an epoch: 1000/30 is 33.3
 
 PATTERN = "b{batch_size}"
 KNOWN = {"optimizer": "sgd", "lr": "0.1"}
