@@ -87,13 +87,16 @@ def parts(heading: str, known: Mapping[str, str]) -> tuple[list[str], list[str]]
         >>> parts("examples there", {"example": "what a batch size counts"})
         (['example'], ['there'])
     """
-    by_term = {_singular(term): word for word in known for term in _terms(word)}
+    by_term: dict[str, list[str]] = {}
+    for word in known:
+        for term in _terms(word):
+            by_term.setdefault(_singular(term), []).append(word)
     found, left = [], []
     rest = re.findall(r"[^\s/(),:;]+", heading)
     while rest:
         length = next((n for n in range(len(rest), 0, -1) if _singular(" ".join(rest[:n])) in by_term), 0)
         if length:
-            found.append(by_term[_singular(" ".join(rest[:length]))])
+            found += by_term[_singular(" ".join(rest[:length]))]
         else:
             left.append(rest[0])
         rest = rest[max(length, 1) :]

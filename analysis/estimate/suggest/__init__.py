@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
-from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
@@ -201,7 +200,8 @@ class Known:
         }
         if allowed is None and not answer.group.seeded:
             self._allowed = self.seeds  # every other seed would give the same run
-        self.design = None if answer.draws is None else Design(answer.draws)
+        exchange = answer.definitions[HEADLINE].options["exchange"]
+        self.design = None if answer.draws is None else Design(answer.draws, exchange)
         axes = answer.group.manifest.get("axes")
         self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
 
@@ -327,7 +327,7 @@ class Known:
         that reached the target."""
         if self.design is None:
             return 1.0, 1.0
-        place, sizes = least_place(self.design.draws), self.design.draws.batch_sizes
+        place, sizes = self.design.least, self.design.draws.batch_sizes
         return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
 
     def most_for_its_cost(self) -> Wanted | None:

@@ -55,15 +55,21 @@ class Design:
 
     Attributes:
         draws: draws of the curve as it is known now.
+        exchange: as in the definition ``least_product``.
     """
 
     draws: Draws
+    exchange: float = 1.0
+
+    @functools.cached_property
+    def least(self) -> Array:
+        """ln of the batch size of the least product of every draw, shape ``[R]``."""
+        return least_place(self.draws, self.exchange)
 
     @functools.cached_property
     def places(self) -> Array:
-        """ln of the least product of every draw, minus its mean, shape ``[R]``."""
-        places = least_place(self.draws)
-        return np.asarray(places - places.mean())
+        """The same, minus its mean."""
+        return np.asarray(self.least - self.least.mean())
 
     @functools.cached_property
     def _truths(self) -> np.ndarray:

@@ -411,6 +411,17 @@ def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: in
     assert Known(answer(tmp_path)).sides(OPEN)[0] == smaller
 
 
+@pytest.mark.parametrize(("exchange", "added"), [(0.125, 2), (1.0, None), (8.0, 512)])
+def test_with_an_exchange_rate_of_ones_own_its_least_product_is_looked_for(
+    tmp_path: Path, exchange: float, added: int | None
+) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.03)}, batch_sizes=(8, 32, 128), seeds=3)
+    config = AnalysisConfig(resamples=300, options={"least_product": {"exchange": exchange}})
+    found = suggest(answers(load(tmp_path), config, noise=False)[0])
+    assert found is not None
+    assert (added in found.batch_sizes) if added else {*found.batch_sizes} <= {8, 16, 32, 64, 128}
+
+
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(tmp_path, "cbs sweep --recipe quick")
