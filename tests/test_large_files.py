@@ -13,7 +13,7 @@ from analysis.read.importers.files import read_text
 from analysis.read.table import read_table
 from cbs import checksum, files
 from cbs.errors import DataError
-from cbs.training.parents import _saved
+from cbs.training.parents import _of_trainer, _saved
 from cbs.workloads.text_parts.files import read_documents
 
 SIZE = 2**21  # Bytes of every file here, twice those of the memory that there seems to be
@@ -40,6 +40,12 @@ def test_a_sparse_file(sparse: Path, call: Callable[[Path], object]) -> None:
     with pytest.raises(DataError, match=r"sparse\.txt.*it would take .* GB of memory, and this machine has") as told:
         call(sparse)
     assert "\n" not in str(told.value)
+
+
+def test_an_index_of_weights(sparse: Path) -> None:
+    index = sparse.rename(sparse.with_name("model.safetensors.index.json"))
+    with pytest.raises(DataError, match=r"it would take .* GB of memory"):
+        _of_trainer(index.parent)
 
 
 def test_a_result(sparse: Path) -> None:

@@ -172,10 +172,10 @@ def _of_trainer(folder: Path) -> CheckpointContent:
     steps = None
     try:
         if name.endswith(".json"):
-            parts = json.loads(files[0].read_text())["weight_map"].values()
+            parts = json.loads(whole(files[0]).read_text())["weight_map"].values()
             files = [folder / Path(part).name for part in sorted(set(parts))]
         if (folder / "trainer_state.json").is_file():
-            steps = int(json.loads((folder / "trainer_state.json").read_text())["global_step"])
+            steps = int(json.loads(whole(folder / "trainer_state.json").read_text())["global_step"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{folder} is not a checkpoint of a Trainer: {reason(error)}") from None
     model: dict[str, Tensor] = {}

@@ -264,6 +264,7 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
                     raise DataError(f"{path}: columns {', '.join(columns)[:200]}, but {known} are needed; rename them")
                 if not pa.types.is_integer(file.schema_arrow.field(label).type):
                     raise DataError(f"{path}: column {label!r} does not hold whole numbers; number the classes from 0")
+                check_fits(24.0 * file.metadata.num_rows)  # a few bytes may stand for millions of labels
                 for group in range(file.num_row_groups):
                     labels.append(file.read_row_group(group, columns=[label]).column(0).to_numpy())
                     groups.append((path, group, image))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from cbs.errors import DataError, reason
-from cbs.files import check_fits
+from cbs.files import check_fits, whole
 
 Tree = dict[str, Callable[[], bytes]]
 """Mapping from the path inside the tree, with ``/`` between its parts, to a function that reads the file."""
@@ -31,7 +31,7 @@ def open_tree(path: Path) -> Tree:
     try:
         if path.is_dir():
             files = (file for file in path.rglob("*") if file.is_file())
-            found: Tree = {file.relative_to(path).as_posix(): file.read_bytes for file in files}
+            found: Tree = {file.relative_to(path).as_posix(): partial(_whole, file) for file in files}
         elif path.name.lower().endswith(".zip"):
             archive = zipfile.ZipFile(path)
             found = {
@@ -48,7 +48,7 @@ def open_tree(path: Path) -> Tree:
                     content = packed.extractfile(item) if item.isfile() else None
                     found |= {item.name: partial(bytes, content.read())} if content is not None else {}
         else:
-            found = {path.name: path.read_bytes}
+            found = {path.name: partial(_whole, path)}
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: damaged or not an archive ({reason(error)}); fetch it again, or unpack it") from None
     return {name.removeprefix("./"): found[name] for name in sorted(found)}
@@ -64,6 +64,10 @@ def read(tree: Tree, name: str, where: Path) -> bytes:
         return tree[name]()
     except (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{where / name}: cannot be read ({reason(error)}); fetch it again") from None
+
+
+def _whole(path: Path) -> bytes:
+    return whole(path, 2.0).read_bytes()
 
 
 def _unzipped(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> bytes:
@@ -84,6 +88,7 @@ def _members(stream: IO[bytes], before: str = "", offset: int = 0) -> Iterator[t
 
 
 def _read_at(path: Path, offset: int, size: int) -> bytes:
+    check_fits(2.0 * size)
     with path.open("rb") as stream:
         stream.seek(offset)
         content = stream.read(size)

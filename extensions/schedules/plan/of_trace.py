@@ -18,6 +18,7 @@ from analysis.formatting import number
 from analysis.quantities import OPEN, Array, Interval
 from analysis.read.cells import LARGEST, empty, positive, whole
 from analysis.read.table import read_table
+from cbs import files
 from cbs.errors import DataError, ResultsError, reason
 from cbs.trial.trial_files import read_steps
 from extensions.schedules.plan.phases import PhaseSource, Stretch, of_noise_scales
@@ -102,7 +103,7 @@ def _missing(value: float | None, ends: Interval) -> str:
 
 def _of_json(path: Path) -> tuple[list[_Part], float, dict[str, Any]]:
     try:
-        run = json.loads(path.read_text())
+        run = json.loads(files.whole(path).read_text())
         about = {"example_unit": run["example_unit"], "tokens_per_example": run["tokens_per_example"]}
         about["optimizer"] = str(run["config"]["optimizer"]["name"])
         stretches_read: list[_Part] = []

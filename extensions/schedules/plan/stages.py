@@ -14,6 +14,7 @@ from analysis.json_values import shown
 from analysis.quantities import Array
 from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError, DataError, reason
+from cbs.files import whole
 from cbs.registry.values import parse_amount
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
@@ -54,7 +55,7 @@ class Stages:
 def _text(table: str) -> str:
     """Return the content of the file of this name, or the text itself if there is no such file."""
     try:
-        return Path(table).read_text() if Path(table).is_file() else table
+        return whole(Path(table)).read_text() if Path(table).is_file() else table
     except (OSError, ValueError) as error:
         if len(table.splitlines()) > 1 or ":" in table:
             return table

@@ -28,7 +28,7 @@ from extensions.schedules.plan.outcome import LearningRateRule, beyond
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, doubled, lower_ends, steps_of
 from extensions.schedules.plan.planning import of_sweep, plan_schedule, sources
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
-from extensions.schedules.plan.stages import stages
+from extensions.schedules.plan.stages import _text, stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep
 from extensions.schedules.trainers import exported
 from tests.analysis.questions.branched_runs import write
@@ -454,6 +454,15 @@ def test_a_trace_without_an_interval_is_refused(
     (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run(**changes)))
     with pytest.raises(error, match=said):
         of_trace(tmp_path, CONFIG)
+
+
+def test_files_that_memory_cannot_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cbs.files.memory", lambda: 2**20)
+    for name in ("noise_scale.json", "table"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(2**21)
+        with pytest.raises(DataError, match=rf"{name}.*it would take .* of memory"):
+            _text(str(tmp_path / name)) if name == "table" else of_trace(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize(("ratio", "price"), [(1e300, 50.0), (1.0, 1e300), (1.0, 1e16)])
