@@ -40,16 +40,7 @@ from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import one_study
 from analysis.read.groups import Group
-from benchmarks.world_curves import (
-    CRITICAL,
-    Curve,
-    Truth,
-    falling,
-    falling_exponent,
-    log_tail,
-    power,
-    u_shaped,
-)
+from benchmarks.world_curves import CRITICAL, Curve, Truth, falling, falling_exponent, log_tail, power, u_shaped
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialResult

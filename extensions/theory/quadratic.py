@@ -26,14 +26,7 @@ from analysis.estimate.result import Answer
 from analysis.quantities import OPEN, Array, Quantity
 from analysis.questions.fit.table_fit import TableFit, fit_table
 from cbs.errors import ConfigError
-from extensions.theory.noisy_quadratic import (
-    OPTIMIZERS,
-    NoisyQuadratic,
-    Row,
-    critical,
-    curve,
-    notebook_curve,
-)
+from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, Row, critical, curve, notebook_curve
 from extensions.theory.noisy_quadratic.search import tuned
 
 _LOWEST = 1e-9  # Lowest rate of a piece, as a share of the largest stable one

@@ -18,13 +18,7 @@ from cbs.errors import ConfigError, Unfinished, reason
 from cbs.interrupts import handlers_kept, interrupted, signals_as_interrupt, uninterrupted
 from sweeps.running.access import check_guarded, token_of
 from sweeps.running.resources import Resources
-from sweeps.running.scratch import (
-    check_room,
-    folder_of_sockets,
-    remove_folder,
-    remove_stale_folders,
-    temporary_folder,
-)
+from sweeps.running.scratch import check_room, folder_of_sockets, remove_folder, remove_stale_folders, temporary_folder
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -9,16 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.trial.lr_choice import SLOPE, SLOPE_DEVIATION, Expected, expected
-from sweeps.search.bracket import (
-    CURVATURE,
-    Rules,
-    bracketed,
-    expected_loss,
-    needed,
-    optimum,
-    possible_gains,
-    two_rates,
-)
+from sweeps.search.bracket import CURVATURE, Rules, bracketed, expected_loss, needed, optimum, possible_gains, two_rates
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.trial_table import SEED_DEVIATION, SEED_WEIGHT, TrialOutcome, TrialTable
 

@@ -16,13 +16,7 @@ from cbs.errors import ConfigError
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
 from extensions.schedules.plan.stages import stages
-from extensions.schedules.trainers import (
-    TRAINERS,
-    ReadSchedule,
-    ScheduleExport,
-    read_schedule,
-    write_schedule,
-)
+from extensions.schedules.trainers import TRAINERS, ReadSchedule, ScheduleExport, read_schedule, write_schedule
 
 TOLD = ScheduleExport(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,

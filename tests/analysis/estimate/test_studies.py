@@ -8,15 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimate.studies import (
-    STOPPED,
-    Study,
-    best_values,
-    easier_or_equal,
-    point,
-    studies,
-    within_reach,
-)
+from analysis.estimate.studies import STOPPED, Study, best_values, easier_or_equal, point, studies, within_reach
 from analysis.read.results import load
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
