@@ -1,4 +1,5 @@
-"""The site of the documentation: every page has a place on one shelf, and its links lead somewhere."""
+"""The site of the documentation: every page has a place on one shelf, its links lead somewhere, and what pages print is
+compared with what the commands print."""
 
 import importlib
 import importlib.util
@@ -60,14 +61,23 @@ def test_links_within_a_page_and_to_others_lead_to_a_heading() -> None:
             assert anchor in known[name or page], f"{page}: {name}#{anchor}"
 
 
-@pytest.fixture
-def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
+def module_of_site(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_of_site", ROOT / "docs" / "site" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def build() -> ModuleType:
+    return module_of_site("build")
+
+
+@pytest.fixture(scope="module")
+def numbers() -> ModuleType:
+    return module_of_site("numbers")
 
 
 def test_what_the_site_is_built_from(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +103,59 @@ def test_the_site_is_built_without_a_warning(build: ModuleType, tmp_path: Path) 
     pytest.importorskip("zensical")
     assert build.main(tmp_path / "site") == 0
     assert "critical batch size" in (tmp_path / "site" / "html" / "index.html").read_text()
+
+
+PAGE = """One.
+
+<!-- file: steps.csv -->
+```
+batch_size,steps
+64,100
+```
+
+<!-- prints: cbs fit steps.csv -->
+```
+{printed}
+```
+
+<!-- numbers: cbs theory: 1,507, 35.9 -->
+
+The knee is at {knee} and at 1,507.
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "knee", "says", "complaints"),
+    [
+        ("as it was", "35.9", "35.9 and 1,507", []),
+        ("otherwise", "35.9", "35.9 and 1,507", ["prints otherwise now"]),
+        ("as it was", "36", "35.9 and 1,507", ["35.9 of 'cbs theory' is not said by the page"]),
+        ("as it was", "35.9", "35.91 and 11,507", ["1,507 of", "35.9 of"]),
+    ],
+)
+def test_what_is_out_of_date_is_told(numbers, monkeypatch, tmp_path, printed, knee, says, complaints):
+    seen = {}
+
+    def output(command: str, folder: Path) -> str:
+        seen[command] = (folder / "steps.csv").read_text()
+        return says if command == "cbs theory" else "as  it was\n"
+
+    monkeypatch.setattr(numbers, "output", output)
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(printed=printed, knee=knee))
+    lines = [*numbers.out_of_date(page)]
+    assert len(lines) == len(complaints)
+    assert all(part in line for part, line in zip(complaints, lines, strict=True))
+    assert seen == dict.fromkeys(("cbs fit steps.csv", "cbs theory"), "batch_size,steps\n64,100\n")
+
+
+def test_a_command_runs_in_the_folder_of_its_files(numbers, tmp_path):
+    (tmp_path / "steps.csv").write_text("batch_size,steps\n64,100\n128,60\n")
+    assert "2 batch sizes do not show how a curve bends" in " ".join(
+        numbers.output("cbs fit steps.csv", tmp_path).split()
+    )
+
+
+def test_some_pages_are_marked(numbers):
+    marks = [mark for page in (ROOT / "docs").glob("*.md") for mark in numbers.MARK.findall(page.read_text())]
+    assert len(marks) >= 5

@@ -1,5 +1,7 @@
 """Check on a few entries whether ``.grad`` is the sum of what the backward passes of a step computed."""
 
+from __future__ import annotations  # torch may be built without the process groups that they name
+
 import math
 import random
 from collections import Counter

@@ -1,7 +1,8 @@
-"""Sums over ranks, and what holds without any."""
+"""Sums over ranks, and what holds without any; probe and drop-in under DDP and FSDP2, against one process."""
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -10,7 +11,8 @@ from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
 from tests import fresh
-from tests.noise_scale.distributed_worker import Squares
+from tests.noise_scale.distributed_worker import SIZES, STEPS, Squares, loss, network, small_network
+from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
 
 
 def test_sums_keep_order_shape_and_dtype(ranks: list[dict]) -> None:
@@ -79,3 +81,88 @@ except cbs.noise_scale.sources.accumulation.ConfigError as error:
     finished = fresh.python(program, tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "torchrun" in finished.stdout
+
+
+def test_probe_measures_every_step(ranks: list[dict]) -> None:
+    for rank in range(len(ranks)):
+        assert len(ranks[rank]["probe"]) == STEPS
+        for step in ranks[rank]["probe"]:
+            model = network()
+            model.load_state_dict(step["weights"])
+            gradients = group_gradients(len(ranks), 1, EVEN, model=model)
+            moments = step["moments"]
+            assert (moments.sizes.small, moments.sizes.big, moments.sizes.groups) == (4, 4 * len(ranks), len(ranks))
+            flat = torch.stack([torch.cat([g.flatten() for g in gradient]) for gradient in gradients])
+            noise = 4 * flat.var(0).sum()
+            torch.testing.assert_close(moments.noise.sum(), noise, **EXACT)
+            torch.testing.assert_close(
+                moments.signal.sum(), flat.mean(0).square().sum() - noise / (4 * len(ranks)), **EXACT
+            )
+
+
+@pytest.mark.parametrize(
+    ("case", "source", "micros"),
+    [
+        *[
+            (f"training, {source}, {micros}", source, micros)
+            for source in ("replicas", "accumulation", "split")
+            for micros in (1, 2)
+        ],
+        *[(f"training, fsdp, {source}", "replicas", 2) for source in ("auto", "replicas")],
+    ],
+)
+def test_a_training_loop_on_ranks_is_one_on_the_union(ranks: list[dict], case: str, source: str, micros: int) -> None:
+    """Rounding moves the weights by about 1e-16 a step, and moments are differences within a factor of ten."""
+    noise_scale, model = training(len(ranks), micros, source)
+    expected = noise_scale.estimate()
+    assert expected.value is not None
+    assert expected.examples == STEPS * len(ranks) * micros * 4
+    for rank in range(len(ranks)):
+        found = ranks[rank][case]
+        assert found["source"] == source
+        torch.testing.assert_close(found["weights"], list(model.parameters()), **EXACT)
+        for one, other in zip(
+            [found["estimate"], *found["parts"]], [expected, *noise_scale.estimate("parameter").values()], strict=True
+        ):
+            assert (one.signal, one.noise) == pytest.approx((other.signal, other.noise), rel=1e-9)
+            assert (one.steps, one.examples) == (other.steps, other.examples)
+        assert found["estimate"].value == pytest.approx(expected.value, rel=1e-9)
+        assert found["estimate"] == ranks[0][case]["estimate"]
+
+
+@pytest.mark.parametrize("synchronize", [True, False])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_ranks_of_unequal_sizes_are_told_or_have_the_weights_that_are_given(
+    ranks: list[dict], kind: str, synchronize: bool
+) -> None:
+    world = len(ranks)
+    sizes = torch.tensor([SIZES[rank] for rank in range(world) for _ in range(2)], dtype=torch.float64)
+    model = small_network()
+    losses = [loss(model, rank, micro, 1, SIZES[rank]) for rank in range(world) for micro in range(2)]
+    slopes = [torch.autograd.grad(each, list(model.parameters())) for each in losses]
+    own = torch.stack([torch.cat([part.flatten() for part in each]) for each in slopes])
+    for rank in ranks:
+        found = rank["weighted"]
+        assert "pass weights='ranks'" in found[kind, synchronize, None]
+        for weights, shares in ("ranks", torch.full_like(sizes, 1 / len(sizes))), ("examples", sizes / sizes.sum()):
+            whole, mean = (shares @ own).square().sum(), shares @ own.square().sum(1)
+            inverse = (shares.square() / sizes).sum()  # 1/B of the whole step
+            noise = (mean - whole) / ((shares / sizes).sum() - inverse)
+            expected = (float(whole - noise * inverse), float(noise))
+            assert found[kind, synchronize, weights] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_gradients_that_were_changed_are_seen_on_every_rank(ranks: list[dict], kind: str) -> None:
+    """A forgotten ``zero_grad`` in the second step, where nothing else was done."""
+    for rank in range(len(ranks)):
+        found = ranks[rank]["changed"]
+        assert ".grad is 0.99 times what" in found[f"{kind}, scaled"]
+        assert "it was clipped" in found[f"{kind}, clipped"]
+        assert ".grad was not empty" in found[f"{kind}, nothing"]
+
+
+def test_a_step_that_one_rank_cannot_measure_all_leave_out(ranks: list[dict]) -> None:
+    said = [ranks[rank]["changed"]["one rank"] for rank in range(len(ranks))]
+    assert ".grad is 0.99 times what" in said[0]
+    assert all("1 steps left out: another rank" in line for line in said[1:])

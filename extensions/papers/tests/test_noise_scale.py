@@ -6,7 +6,7 @@ import pytest
 
 from cbs.errors import ConfigError
 from tests.kinds import kinds_of
-from tests.workloads.test_noise_scale import checked
+from tests.workloads.test_every_workload import checked
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "two contexts": ("masked_text", {"later_context": 48, "switch": 3}),
