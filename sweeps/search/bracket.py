@@ -2,10 +2,10 @@ r"""Decide which trials a study needs next, as a pure function of the trials it 
 
 "Steps" here are costs of any kind, compared in log steps; see :mod:`sweeps.search.objective`.
 
-On the first seed the search moves outwards with growing strides until the best learning rate has a worse one on either
-side, however far away. It then narrows this bracket to a factor of 2. Beyond a side that is worse by less than the
-noise it tries one more, unless other batch sizes put the best learning rate well inside. It goes on halving the bracket
-as long as a finer learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every
+On the first seed the search moves outwards, each time a little beyond where the last two learning rates put the best
+one, until that has a worse one on either side, however far away. It then narrows this bracket to a factor of 2. Beyond
+a side that is worse by less than the noise it tries one more, unless other batch sizes put the best learning rate well
+inside. It goes on halving the bracket as long as a finer learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every
 learning rate that can still be the best one, which means that :math:`E[\max(0, -D)]`, the expected loss from not
 choosing it, exceeds :attr:`Rules.loss`. :math:`D` is the log of its steps over those of the winner. It is taken as
 normal around the mean difference over the seeds that both have run (so that the effect of the data order cancels), or
@@ -40,8 +40,9 @@ SURE = 2.0
 """Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
 beyond where they predict it."""
 
-NEAR = math.log(1.3)
-"""If the last stride changed the log steps by less than this, the best learning rate is near and strides stay short."""
+STRAIGHT = 0.8
+"""Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
+it, steps are in proportion to 1/lr, however far."""
 
 WINDOW = OCTAVE // 4
 """Width in positions to which the gap up to a diverged learning rate is closed where no lower learning rate reached the
@@ -60,6 +61,9 @@ MISSED = 1.0
 _FAR = 4
 """Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
 a factor of 4 of the best one rarely takes the whole budget."""
+
+_BELOW_CLIFF = 2
+"""Octaves below a learning rate that diverged within which the best one usually lies."""
 
 _LONGEST_STRIDE = 16
 """Most octaves of a step beyond the leader, a factor of 65,536."""
@@ -210,11 +214,19 @@ def _known(table: TrialTable, rules: Rules) -> Expected | None:
 
 
 def _stride(table: TrialTable, leader: int, inside: int) -> int:
-    """Return the octaves to go beyond the leader: twice the last stride as long as that one changed the steps a lot."""
+    """Return the octaves to go beyond the leader, given the learning rate next to it: one octave beyond where these two
+    put the best one. 0 if it more probably lies between them."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
-    near = table.best is not None and table.rises(leader)[inside] < NEAR
-    missed = table.best is None and math.isfinite(table.distance[leader])
-    return 1 if near else max(_FAR if missed else 1, min(_LONGEST_STRIDE, round(2 * gap)))
+    twice, diverged = min(_LONGEST_STRIDE, round(2 * gap)), math.isinf(table.distance[inside])
+    if table.best is None:
+        return max(1 if math.isinf(table.distance[leader]) else _FAR, twice)
+    rise = float(table.rises(leader)[inside])
+    if math.isinf(rise):
+        # what missed the target is worse by an unknown factor; what diverged is near the best one
+        return _BELOW_CLIFF * (gap < _BELOW_CLIFF + 0.5) if diverged else max(_BELOW_CLIFF, min(_FAR, round(gap)))
+    slope = rise / (gap * math.log(2))
+    away = slope / (2 * CURVATURE * math.log(2)) - gap / 2
+    return twice if slope > STRAIGHT else max(1, min(twice, math.ceil(away + 0.5)))
 
 
 def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
@@ -231,7 +243,9 @@ def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Ru
         below_cliff = table.best is None and beside > leader and diverged[beside] and not diverged[leader]
         widest = WINDOW if below_cliff else OCTAVE
         if abs(gap) > widest + 1:
-            step = max(1, round(abs(gap) / widest / 2)) * widest
+            # one that missed the target or was pruned is far from the best one, by how much is not known
+            lost = table.best is not None and not diverged[beside] and math.isinf(table.rises(leader)[beside])
+            step = widest if lost else max(1, round(abs(gap) / widest / 2)) * widest
             position = round(table.at[leader] + math.copysign(step, gap))
             why = "no lower learning rate reached the target" if below_cliff else "more than a factor of 2"
             asks.append(TrialRequest(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))

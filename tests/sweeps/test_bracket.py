@@ -194,10 +194,47 @@ def test_other_batch_sizes_close_what_the_noise_leaves_open_where_they_are_sure(
     assert all(ask.lr < 16e-3 for ask in needed(reached(m1=400, z=278, p1=350), [0], LATTICE, far))
 
 
-def test_a_stride_is_longer_where_the_last_one_changed_much() -> None:
-    for steps, octaves in ((50, 3), (90, 2)):
-        (ask,) = needed(reached(z=100, p1=steps), [0], LATTICE, Rules(prune_factor=None))
-        assert LATTICE.position(ask.lr) == octaves * OCTAVE
+def outcomes(**ends: float) -> dict[tuple[float, int], TrialOutcome]:
+    """Trials on seed 0 by position in octaves, ``m4=0.5`` for four below the default: steps if above 1, else the
+    distance to the target of one that missed it, infinite if it diverged."""
+    octaves = {name: int(name.replace("m", "-").replace("p", "").replace("z", "0")) for name in ends}
+    return {
+        (LATTICE.lr(octaves[name] * OCTAVE), 0): TrialOutcome(end, 0.0)
+        if 1 < end < math.inf
+        else TrialOutcome(math.nan, end)
+        for name, end in ends.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("seen", "octaves"),
+    [
+        # a parabola of the curvature .2 through (0, ln 100) and (1, ln 80) is lowest at 1.7, through (1, ln 60) at 3.2,
+        # to which two strides of an octave do not lead, through (1, ln 97) at .6
+        ({"z": 100, "p1": 80}, [3]),
+        ({"z": 100, "p1": 60}, [3]),
+        ({"z": 100, "p1": 97}, [2]),
+        # two octaves apart, ln 80 puts it at -.2
+        ({"m2": 100, "z": 80}, [1]),
+        # as steep as 1/lr it may be any distance away
+        ({"m4": 1200, "z": 100}, [8]),
+        # below one that diverged it is near, and within a wide gap it is looked for there
+        ({"z": 100, "p1": math.inf}, [-2]),
+        ({"z": 100, "p2": math.inf}, [-2]),
+        ({"z": 100, "p4": math.inf}, [2]),
+        # above one that missed the target it is near as well, and a factor of 2 below is enough
+        ({"m4": 0.5, "z": 100}, [4]),
+        ({"m8": 0.5, "z": 100}, [4]),
+        ({"m1": 0.5, "z": 100}, [2]),
+        ({"m4": 0.5, "z": 100, "p1": 110}, [-1]),
+        ({"m4": 130, "z": 100, "p1": 110}, [-2]),
+    ],
+)
+def test_the_next_learning_rate_lies_a_little_beyond_where_the_last_two_put_the_best(
+    seen: dict[str, float], octaves: list[int]
+) -> None:
+    asks = needed(outcomes(**seen), [0], LATTICE, Rules(prune_factor=None))
+    assert [round(LATTICE.position(ask.lr) / OCTAVE, 3) for ask in asks] == octaves
 
 
 def test_the_first_stride_is_long_where_nothing_reached_the_target_in_its_whole_budget() -> None:
