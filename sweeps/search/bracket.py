@@ -5,11 +5,12 @@ r"""Decide which trials a study needs next, as a pure function of the trials it 
 On the first seed the search moves outwards, each time a little beyond where the last two learning rates put the best
 one, until that has a worse one on either side, however far away. It then narrows this bracket to a factor of 2. Beyond
 a side that is worse by less than the noise it tries one more, unless other batch sizes put the best learning rate well
-inside. It goes on halving the bracket as long as a finer learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every
-learning rate that can still be the best one, which means that :math:`E[\max(0, -D)]`, the expected loss from not
-choosing it, exceeds :attr:`Rules.loss`. :math:`D` is the log of its steps over those of the winner. It is taken as
-normal around the mean difference over the seeds that both have run (so that the effect of the data order cancels), or
-around the difference of their means, whichever gives the larger expected loss.
+inside. It goes on halving the bracket as long as a finer learning rate could still gain :attr:`Rules.gain`. The other
+seeds run at the winner and at every learning rate that can still be the best one, which means that
+:math:`E[\max(0, -D)]`, the expected loss from not choosing it, exceeds :attr:`Rules.loss`. :math:`D` is the log of its
+steps over those of the winner. It is taken as normal around the mean difference over the seeds that both have run (so
+that the effect of the data order cancels), or around the difference of their means, whichever gives the larger expected
+loss.
 """
 
 import math
