@@ -37,7 +37,7 @@ NOTICED = 1.0
 CLOSES = 1.0
 """A learning rate is worse beyond the noise if it is by so many standard deviations of the difference of two trials."""
 
-SURE = 2.0
+SURE = 1.0
 """Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
 beyond where they predict it."""
 
