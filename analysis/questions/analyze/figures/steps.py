@@ -92,7 +92,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if (table["kind"] == "hyperbola").any():
         key.append(style.mark("hyperbola", linewidth=0.5))
     if (table["kind"] == "near").any():
-        key.append(style.mark("within 10 % of the least", **_NEAR))
+        key.append(style.mark("within 10 %", **_NEAR))
     symbol = math_symbol(table["definition"].iloc[0])
     known = table[list(CRITICAL)].notna().any()
     title = f"{symbol} [{style.percent(table)}]" if known["critical_low"] else symbol if known.any() else ""
