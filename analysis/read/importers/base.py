@@ -19,7 +19,7 @@ import pandas as pd
 from analysis.quantities import Array
 from analysis.read import cells
 from analysis.read.importers.files import below
-from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
+from analysis.read.importers.settings import AXES, CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, of_rows
 from cbs.errors import ConfigError, DataError
 from cbs.registry import Registry
@@ -29,6 +29,10 @@ PRINTED, ANY_TABLE, COLUMNS, LAYOUT = range(4)
 nothing else; it is some table; it has the format's columns; or its name and place are those of the format only."""
 
 _COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
+_AGAINST = re.compile(r".*\b(vs|by)[ _](samples|examples|tokens)\b.*|train[/_](samples)[/_].*", re.IGNORECASE)
+"""Metric that says what it is drawn against in place of updates: Megatron-LM logs ``lm loss vs samples``, DeepSpeed
+``Train/Samples/train_loss``, in a CSV file ``Train_Samples_train_loss``."""
+
 _AMONG = "distinguish the runs in the column 'run'"
 _ALONE = "of several runs make a file each, or one CSV table with a column 'run'"
 _SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
@@ -162,6 +166,13 @@ def run_of(
         about: further attributes of :class:`ImportedRun`.
     """
     unit, title = axis or settings.axis("step")
+    if (said := _AGAINST.fullmatch(settings.measured)) and unit == "step" and not {*AXES} & settings.columns.keys():
+        against = (said[2] or said[3]).lower()
+        counts = "tokens" if against == "tokens" else "examples"
+        raise DataError(
+            f"{settings.measured!r}: by its name it is drawn against {against}, not updates: say so with --column "
+            f"{counts}={title}, or with --column step={title} that it is not"
+        )
     see = f"see --column {unit}=THEIRS"
     if named:
         table.need(settings.measured, "see --metric")

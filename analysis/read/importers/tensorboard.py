@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from analysis.read import cells
 from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, joined, run_of
 from analysis.read.importers.epochs import TIMES
 from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
-from analysis.read.importers.settings import AXES, Settings
+from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
 
 _LENGTH, _CHECKSUM = 8, 4  # bytes around a record of TFRecord: its length, and a checksum of each of both
@@ -20,9 +19,6 @@ _PER_EPOCH = (
     "Keras logs tags that begin with epoch_ against epochs, which have fewer updates the larger the batch is: take "
     "evaluation_..._vs_iterations, or give updates with --column step=TAG, or --examples-per-epoch N"
 )
-_AGAINST = re.compile(r".*\b(vs|by)[ _](samples|examples|tokens)\b.*", re.IGNORECASE)
-"""Name of a tag that says what it is drawn against in place of updates, as Megatron-LM logs ``lm loss vs samples``."""
-
 _POINTER = b"version "  # What a file that Git LFS has not fetched begins with, in place of the first length
 
 
@@ -36,12 +32,6 @@ class TensorBoard(Importer):
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield every run with all points of the tag; nothing is downsampled."""
         path, axis = Path(source), settings.axis(STEP)
-        if (said := _AGAINST.fullmatch(settings.measured)) and not {*AXES} & settings.columns.keys():
-            counts = "tokens" if said[2].lower() == "tokens" else "examples"
-            raise DataError(
-                f"{settings.measured!r}: by its name it is drawn against {said[2]}, not updates: say so with --column "
-                f"{counts}=step, or with --column step=step that it is not"
-            )
         files = self.files(source)
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         for folder in sorted({file.parent for file in files}):

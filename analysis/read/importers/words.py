@@ -78,7 +78,7 @@ _RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max))?", "batch_size": rf"(.*[
 """Patterns of titles that may mean the same as one of ours."""
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
-_PASSES = r"(.*[./])?\w*accum\w*"
+_PASSES = r"(.*[./])?(\w*accum\w*|world_?size|(n|num)_?(gpus?|devices))"
 _HOW_ENDED = r"(.*[./_ ])?(status|state)"
 _PEAK, _WHOLE = "the one at the peak of the schedule", "the one of all examples of an update"
 
@@ -88,7 +88,8 @@ def settled(table: Sheet, settings: Settings) -> Settings:
 
     Raises:
         DataError: if another column claims to be the learning rate or the batch size as well, with other numbers, or if
-            these look like the end of a schedule, or the examples of one of several passes. Naming a column ends that.
+            these look like the end of a schedule, or the examples of one of several passes or devices. Naming a column
+            ends that.
     """
     for name, which in (("lr", _PEAK), ("batch_size", _WHOLE)):
         if name in table.columns and name not in settings.columns:

@@ -1,9 +1,13 @@
 """Format ``csv``: the log of one run, of which no column is taken for a fact about the run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from analysis.read.importers import import_runs
+from cbs.errors import DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
 HAS_CONFIG = False
@@ -26,3 +30,14 @@ def test_the_learning_rate_of_a_step_is_not_that_of_the_run(tmp_path: Path) -> N
 def test_it_is_never_found_by_itself(tmp_path: Path) -> None:
     source = write_run(tmp_path / "in", [{"run": "a", "step": 1, "loss": 3.0}], {})
     assert import_runs([source], tmp_path / "out", settings(constants=KNOWN)).format == "table"
+
+
+def test_a_metric_that_deepspeed_writes_against_samples_is_asked_about(tmp_path: Path) -> None:
+    metric = "Train_Samples_train_loss"  # The file that its csv_monitor writes
+    source = write_run(tmp_path / "in", [{"step": 4 * at, metric: 5.0 - at} for at in (1, 2)], {})
+    known = settings(constants=KNOWN, metric=metric)
+    with pytest.raises(DataError, match="drawn against samples, not updates: say so with --column examples=step, or"):
+        import_runs([source], tmp_path / "out", known, format="csv")
+    known = replace(known, columns={"examples": "step"})
+    (trial,) = import_runs([source], tmp_path / "out", known, format="csv").trials
+    assert [row.step for row in trial.evaluations] == [1, 2]

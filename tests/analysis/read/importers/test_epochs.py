@@ -90,3 +90,40 @@ def test_a_column_of_epochs_is_one_if_their_length_is_known(tmp_path: Path) -> N
         imported(tmp_path / "half", half, columns=columns, examples_per_epoch=EXAMPLES)
     with pytest.raises(ConfigError, match="--column gives one of tokens"):
         imported(tmp_path, source, columns={"tokens": "epoch"}, examples_per_epoch=EXAMPLES)
+
+
+def lines(*rows: str) -> str:
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "columns", "text"),
+    [
+        ("results.csv", "csv", {"step": "epoch"},  # Ultralytics: titles are padded
+         lines("    epoch,   train/box_loss,   accuracy", "        1,   2.0,   0.3", "        2,   1.5,   0.4",
+               "        3,   1.2,   0.6")),
+        ("summary.csv", "csv", {"step": "epoch"},  # timm: from 0, after the first epoch; lr is that of the epoch
+         lines("epoch,train_loss,eval_loss,accuracy,lr", "0,3.1,2.9,0.3,0.4", "1,2.5,2.4,0.4,0.3",
+               "2,2.2,2.1,0.6,0.2")),
+        ("history.csv", "csv", {"step": "epoch"},  # fastai
+         lines("epoch,train_loss,valid_loss,accuracy,time", "0,3.1,2.9,0.3,00:12",
+               "1,2.5,2.4,0.4,00:11", "2,2.2,2.1,0.6,00:11")),
+        ("scalars.json", "jsonl", {},  # MMEngine: step counts updates in training, epochs in validation
+         lines('{"lr": 0.1, "loss": 3.1, "epoch": 1, "iter": 10, "step": 10}', '{"accuracy": 0.3, "step": 1}',
+               '{"accuracy": 0.4, "step": 2}', '{"accuracy": 0.6, "step": 3}',
+               '{"lr": 0.1, "loss": 2.2, "epoch": 3, "iter": 30, "step": 30}')),
+    ],
+)  # fmt: skip
+def test_logs_of_training_toolkits_that_count_epochs(
+    tmp_path: Path, name: str, format: str, columns: dict[str, str], text: str
+) -> None:
+    (tmp_path / "b100").mkdir()
+    (tmp_path / "b100" / name).write_text(text)
+    given = {"metric": "accuracy", "direction": "above", "target": 0.45, "columns": columns,
+             "constants": KNOWN | {"batch_size": "100"}}  # fmt: skip
+    with pytest.raises(ConfigError if columns else DataError, match=r"epochs.*--examples-per-epoch N"):
+        import_runs([tmp_path / "b100" / name], tmp_path / "out", settings(**given), format=format)
+    known = settings(**given, examples_per_epoch=EXAMPLES)
+    (trial,) = import_runs([tmp_path / "b100" / name], tmp_path / "out", known, format=format).trials
+    assert [(row.step, row.value) for row in trial.evaluations] == [(10, 0.3), (20, 0.4), (30, 0.6)]
+    assert trial.config.lr == 0.1

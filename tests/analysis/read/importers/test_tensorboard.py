@@ -93,9 +93,9 @@ def test_a_tag_that_keras_logs_against_epochs_is_noted(
     assert ["Keras logs tags" in note for note in imported.notes] == [True] * noted
 
 
-def test_a_tag_that_says_what_it_is_drawn_against_is_asked_about(tmp_path: Path) -> None:
-    """As Megatron-LM logs each loss twice, against updates and against the samples seen."""
-    tag = "lm loss validation vs samples"
+@pytest.mark.parametrize("tag", ["lm loss validation vs samples", "Train/Samples/train_loss"])
+def test_a_tag_that_says_what_it_is_drawn_against_is_asked_about(tmp_path: Path, tag: str) -> None:
+    """As Megatron-LM logs each loss twice, against updates and against the samples seen; DeepSpeed logs the latter."""
     write_run(tmp_path / "in", [{"step": 4 * step, tag: 3.0 - step} for step in (1, 2)], {})
     wanted = settings(metric=tag, constants=BOTH | {"batch_size": "4"})
     with pytest.raises(DataError, match="drawn against samples, not updates: say so with --column examples=step, or"):

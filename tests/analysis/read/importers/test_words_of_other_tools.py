@@ -107,6 +107,8 @@ TWICE = {"batch_size": 16, "lr": 1e-4, "examples": 4096, "loss": 2.0}
         ({"optimizer/learning_rate": 1e-3}, "lr"),  # Hydra's groups in a table of W&B
         ({"min_lr": 1e-4}, "lr"),  # nanoGPT: where the schedule ends
         ({"gradient_accumulation_steps": 40}, "batch_size"),  # nanoGPT: batch_size is that of one pass
+        ({"world_size": 8}, "batch_size"),  # Lightning, torchrun: batch_size is that of one device
+        ({"trainer/n_gpus": 8}, "batch_size"),
         ({"global_batch_size": 64}, "batch_size"),
         ({"train.effective_batch_size": 64}, "batch_size"),
         ({"config/train_batch_size": 64}, "batch_size"),
