@@ -22,8 +22,7 @@ QUANTITIES = {
 }
 """Start of the names of the columns of the diagnostic ``optimizer_step``, and what they hold."""
 
-POINTS = 64
-"""Largest number of points of a curve, at geometrically spaced steps."""
+POINTS = 64  # Largest number of points of a curve, at geometrically spaced steps
 
 LOGITS = ["layer", "step", "examples", "max_attention_logit", "low", "high", "seeds", "log_deviation"]
 MATRICES = ["quantity", "matrix", "step", "examples", "value"]

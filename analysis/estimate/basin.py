@@ -24,15 +24,13 @@ from analysis.estimate.studies import Study
 from analysis.quantities import Array
 from cbs.trial.lr_choice import Expected
 
-NEIGHBOURS = 2
-"""Learning rates on either side of the winner that say where its basin lies."""
+NEIGHBOURS = 2  # Learning rates on either side of the winner that say where its basin lies
 
 _FARTHER = 8.0
 """How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
 allows four."""
 
-_PLACES = 49
-"""Number of places of the bottom that are tried."""
+_PLACES = 49  # Number of places of the bottom that are tried
 
 _SKEWS, _SKEW = np.arange(-3.0, 3.1), 1.2
 """How fast the curvature grows with ln lr, tried: 0 is a parabola. And the standard deviation of that in advance."""
@@ -43,8 +41,7 @@ _WITHIN = 3.0
 _CRUDE = 0.1
 """Error of the shape at a learning rate, common to all seeds, as a share of how much slower it is than the winner."""
 
-_UNLIKE = 0.2
-"""Standard deviation of the saving because no bottom has quite such a shape, as a share of it."""
+_UNLIKE = 0.2  # Standard deviation of the saving because no bottom has quite such a shape, as a share of it
 
 _SKEWED = 1 / (6 * math.sqrt(3))
 """Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
@@ -54,8 +51,7 @@ _SLOWER = 3.0
 """By how many standard deviations a run has to be slower than the parabola says, beside as much as that rises
 on either side, for it to have ended."""
 
-_FASTER = 1.2
-"""How many times the steepest fall may be exceeded."""
+_FASTER = 1.2  # How many times the steepest fall may be exceeded
 
 _SAFE = 0.25
 """Probability that the best learning rate lies below the one that is stated: past the end there is no training, and

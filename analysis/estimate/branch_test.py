@@ -28,14 +28,9 @@ from scipy.special import fdtrc, stdtrit
 from analysis.estimate.branches import BranchLosses
 from analysis.quantities import Array
 
-MOST_SEEDS = 5
-"""Default limit of the seeds of one factor."""
-
-_UNLIKE = 0.01
-"""Level of the F test for a factor that scatters more than all others."""
-
-_NEAR = 4.0
-"""Largest ratio of a lost factor to a recovered one at which the two are near enough to end the search."""
+MOST_SEEDS = 5  # Default limit of the seeds of one factor
+_UNLIKE = 0.01  # Level of the F test for a factor that scatters more than all others
+_NEAR = 4.0  # Largest ratio of a lost factor to a recovered one at which the two are near enough to end the search
 
 
 class BranchState(StrEnum):

@@ -30,11 +30,8 @@ from analysis.quantities import OPEN, UNKNOWN, Array, Quantity
 ENOUGH, SOME = 8, 3
 """Degrees of freedom of the noise from which on a checkpoint needs none of the others, and may lend to them."""
 
-_ALIKE = 0.5
-"""Standard deviation of ln of the noise from one checkpoint of a run to another."""
-
-SMOOTHING = 0.5
-"""Weight of the newest loss in the average."""
+_ALIKE = 0.5  # Standard deviation of ln of the noise from one checkpoint of a run to another
+SMOOTHING = 0.5  # Weight of the newest loss in the average
 
 TOLERANCE = 0.01
 """Tolerance of the published rule in nats per token."""

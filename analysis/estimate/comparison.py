@@ -30,8 +30,7 @@ from analysis.estimate.result import Answer
 from analysis.quantities import Array, Quantity
 from cbs.trial.store import finite_or_none
 
-_DOUBT = 1.0
-"""Degrees of freedom of seeds at which half of a correlation is believed."""
+_DOUBT = 1.0  # Degrees of freedom of seeds at which half of a correlation is believed
 
 
 def together(answers: Sequence[Answer]) -> list[Draws | None]:

@@ -24,15 +24,11 @@ from analysis.estimate.prior import STEP, Line, Slopes, StepsCurve, StepsPrior
 from analysis.estimate.seeds import SeedModels, seed_models
 from analysis.quantities import Array
 
-BEYOND = 1.0
-"""How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end."""
+BEYOND = 1.0  # How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end
 
 _LEVEL = 50.0
-_LEAST = 1e-3
-"""Standard deviation of a condition that is always there: steps are never known better."""
-
-_NEGLIGIBLE = 1e-3
-"""Models of seeds and noise with less of the largest weight are left out."""
+_LEAST = 1e-3  # Standard deviation of a condition that is always there: steps are never known better
+_NEGLIGIBLE = 1e-3  # Models of seeds and noise with less of the largest weight are left out
 
 
 class Break(NamedTuple):

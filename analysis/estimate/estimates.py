@@ -32,8 +32,7 @@ from cbs.trial.trial_files import read_steps
 
 _ROUNDING = 1e-6
 
-_MOST = 600.0
-"""Largest logarithm of a ratio of steps."""
+_MOST = 600.0  # Largest logarithm of a ratio of steps
 
 
 @dataclass(frozen=True, kw_only=True)

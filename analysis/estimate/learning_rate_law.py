@@ -25,8 +25,7 @@ from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interv
 LEAST = 4
 """Number of optima inside the grid that a law needs; it has three parameters."""
 
-_STEEPEST = 1.0
-"""Largest ``|alpha|``: below ``B_n`` no rule is steeper than the linear one."""
+_STEEPEST = 1.0  # Largest ``|alpha|``: below ``B_n`` no rule is steeper than the linear one
 
 _REACH = 30.0
 """Factor beyond the measured batch sizes up to which ``B_n`` is searched; beyond, it counts as 0 or infinity."""

@@ -61,21 +61,18 @@ KINKS, BEFORE, AFTER = 0.07, (1.0, 0.3), (0.2, 0.25)
 """Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
 of their exponents."""
 
-BESIDE = 0.03
-"""The departure's size beside a jump or a kink."""
+BESIDE = 0.03  # The departure's size beside a jump or a kink
 
 SHARES = (0.03, 0.1, 0.3, 0.6, 1.0)
 """Standard deviations of the slope over the root mean square of the slopes near by, all alike in advance."""
 
-LOSS_LENGTH, NEAR = 2.0, 1.0
-"""Length of the slope's covariance, and what is near by, in ln B."""
+LOSS_LENGTH, NEAR = 2.0, 1.0  # Length of the slope's covariance, and what is near by, in ln B
 
 BENDS, BEND, APART = 0.4, 2.0, 0.1
 """Probability that the slope changes at one place, the standard deviation of that change over the slopes near by, and
 the spacing of the places in ln B."""
 
-BESIDE_A_BEND = 0.2
-"""The share of the departure beside a bend: no loss is made of two straight lines."""
+BESIDE_A_BEND = 0.2  # The share of the departure beside a bend: no loss is made of two straight lines
 
 _ANY = 50.0
 

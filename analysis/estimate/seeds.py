@@ -27,8 +27,7 @@ LENGTHS = (1.5, 3.0, 6.0)
 """In e-folds of the batch size. None is infinite: with three seeds that slide by 2 % per e-fold it cannot be told that
 they do, and the slope of their mean is the answer."""
 
-_STRANGERS = 0.3
-"""Prior probability that the runs of a seed have nothing in common."""
+_STRANGERS = 0.3  # Prior probability that the runs of a seed have nothing in common
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 """Statuses that say nothing about the learning rate; a sweep runs such a trial (again)."""
 
 
-CEILING = 0.9
-"""Share of its steps that a run may have needed less, above which they are a ceiling and no value."""
+CEILING = 0.9  # Share of its steps that a run may have needed less, above which they are a ceiling and no value
 
 FARTHEST = 1.6
 """Ratio of the steps of two evaluations up to which steps between them are interpolated; beyond, the crossing may lie

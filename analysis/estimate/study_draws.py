@@ -19,18 +19,12 @@ from analysis.estimate.draws import Draws, draw
 from analysis.estimate.prior import StepsPrior
 from analysis.estimate.studies import Study
 
-FEWEST = 2
-"""Number of batch sizes that a curve needs at least."""
+FEWEST = 2  # Number of batch sizes that a curve needs at least
 
 FEWEST_SIBLINGS = 2
-LEAST_FACTOR = 1.5
-"""A seed within this factor of the other seeds is never reported as far."""
-
-_LEVEL = 0.01
-"""Probability that any seed of a curve is reported as far if none is."""
-
-_FEW = 400
-"""Draws with which the priors are tried halved and doubled."""
+LEAST_FACTOR = 1.5  # A seed within this factor of the other seeds is never reported as far
+_LEVEL = 0.01  # Probability that any seed of a curve is reported as far if none is
+_FEW = 400  # Draws with which the priors are tried halved and doubled
 
 HALF_A_WARMUP = 0.5
 """Share of its warmup by which a run is longer than one without: at a learning rate that rises evenly from 0 it makes

@@ -13,8 +13,7 @@ OCTAVE = 64
 FARTHEST = 40 * OCTAVE
 """Largest distance from the default, in positions: a factor of 1e12 on either side."""
 
-_SAME = 1e-5
-"""Relative difference below which two learning rates are one: they are written with six digits."""
+_SAME = 1e-5  # Relative difference below which two learning rates are one: they are written with six digits
 
 
 class Lattice:

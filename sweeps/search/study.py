@@ -31,8 +31,7 @@ START = OCTAVE // 2
 """Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
 rates."""
 
-FIRST = 3
-"""Number of trials with which every study begins."""
+FIRST = 3  # Number of trials with which every study begins
 
 STEEP = 3 * math.sqrt(2) * SEED_DEVIATION
 """Log steps by which steps may fall faster than the batch size grows, by chance."""

@@ -28,8 +28,7 @@ from cbs.trial.lr_choice import at_edges, best_lr
 EXTENSION = 6
 """Largest number of learning rates by which a grid may be extended."""
 
-POINTS = (8, 5, 3, 1)
-"""Number of learning rates at the first, second, third and every further width."""
+POINTS = (8, 5, 3, 1)  # Number of learning rates at the first, second, third and every further width
 
 
 @dataclass(frozen=True, kw_only=True)

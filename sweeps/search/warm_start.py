@@ -26,8 +26,7 @@ from collections.abc import Sequence
 
 from cbs.trial.lr_choice import Expected, expected
 
-AT_AN_EDGE = 1.0
-"""Variance of ln lr if the best learning rate is the lowest or highest that was tried."""
+AT_AN_EDGE = 1.0  # Variance of ln lr if the best learning rate is the lowest or highest that was tried
 
 
 def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str], None] = lambda line: None) -> Sweep:

@@ -23,8 +23,7 @@ from analysis.quantities import Array
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
-ROUNDING = 1e-9
-"""Values whose logarithms differ by less than this count as equal; rounding errors are about 1e-14."""
+ROUNDING = 1e-9  # Values whose logarithms differ by less than this count as equal; rounding errors are about 1e-14
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ class Pareto(Definition):
         return EXTRAPOLATED
 
 
-_CURVE = 3
-"""Smallest number of batch sizes of a curve that has resamples."""
+_CURVE = 3  # Smallest number of batch sizes of a curve that has resamples
 
 _FLAT = 1e-6
 """Slopes of ``ln B_crit`` against ``ln L`` up to this size count as zero: fitted values are accurate to about 1e-8."""

@@ -26,28 +26,19 @@ from analysis.read.groups import Group
 from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target
 
-SEEDS = 3
-"""Number of seeds that a first comparison needs."""
-
-SEVERAL = 2
-"""Number of batch sizes that get a second seed first."""
+SEEDS = 3  # Number of seeds that a first comparison needs
+SEVERAL = 2  # Number of batch sizes that get a second seed first
 
 _LRS_BEYOND = 2
 
-_LRS_FROM_KNOWN = 3
-"""Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
-
-OPEN = 0.4
-"""Probability above which the least product is first looked for beyond the measured batch sizes."""
+_LRS_FROM_KNOWN = 3  # Learning rates of a search that starts at the best one: this one, and a worse one on either side
+OPEN = 0.4  # Probability above which the least product is first looked for beyond the measured batch sizes
 
 LEAST_OPEN = 0.025
 """The same where no runs at the measured batch sizes narrow the interval: that of an end which is open."""
 
-BEYOND = 0.5
-"""Probability above which seeds at the measured batch sizes do not help."""
-
-APART = 4
-"""Ratio of the batch sizes with which it is looked for. Half of it, where that would do, left curves short."""
+BEYOND = 0.5  # Probability above which seeds at the measured batch sizes do not help
+APART = 4  # Ratio of the batch sizes with which it is looked for. Half of it, where that would do, left curves short.
 
 FEWEST_STEPS = 10.0
 """If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and

@@ -29,8 +29,7 @@ from analysis.estimate.definitions.least_product import least_place
 from analysis.estimate.draws import Draws
 from analysis.quantities import Array
 
-GOAL = 0.8
-"""Expected width of the interval, relative to now, at which no more trials are added."""
+GOAL = 0.8  # Expected width of the interval, relative to now, at which no more trials are added
 
 SEARCH = 2
 """Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
@@ -39,8 +38,7 @@ are far, one where they say enough."""
 STEP = 1.0
 """Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time."""
 
-_TRUTHS = 128
-"""Number of draws that are tried as the truth."""
+_TRUTHS = 128  # Number of draws that are tried as the truth
 
 MOST = 6
 """Largest number of runs that are added at a time."""
