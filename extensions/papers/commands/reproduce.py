@@ -71,7 +71,7 @@ def command(
         recipe = recipe_of(name, scale, settings or ())
         priced = prices(recipe.runs)
         content = [each.to_json(tflops * 1e12) for each in priced]
-        lines = list(price_lines(priced, tflops * 1e12)) or ["no sweep: an analysis alone, in seconds"]
+        lines = list(price_lines(priced, tflops * 1e12)) or ["no sweep: an analysis alone, in seconds to minutes"]
         about = recipe_lines(name, recipe, output or Path("results") / f"{name}-{scale}")
         typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join([*about, "", *lines]))
         return
