@@ -41,6 +41,9 @@ SURE = 1.0
 """Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
 beyond where they predict it."""
 
+NEAR = math.log(1.3)
+"""If two learning rates differ by less than this in log steps, the best one is near, and noise says where: one octave."""
+
 STRAIGHT = 0.8
 """Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
 it, steps are in proportion to 1/lr, however far."""
@@ -226,8 +229,10 @@ def _stride(table: TrialTable, leader: int, inside: int) -> int:
         # what missed the target is worse by an unknown factor; what diverged is near the best one
         return _BELOW_CLIFF * (gap < _BELOW_CLIFF + 0.5) if diverged else max(_BELOW_CLIFF, min(_FAR, round(gap)))
     slope = rise / (gap * math.log(2))
+    if rise < NEAR or slope > STRAIGHT:
+        return 1 if rise < NEAR else twice
     away = slope / (2 * CURVATURE * math.log(2)) - gap / 2
-    return twice if slope > STRAIGHT else max(1, min(twice, math.ceil(away + 0.5)))
+    return max(1, min(twice, math.ceil(away + 0.5)))
 
 
 def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:

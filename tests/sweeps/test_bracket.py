@@ -209,10 +209,13 @@ def outcomes(**ends: float) -> dict[tuple[float, int], TrialOutcome]:
 @pytest.mark.parametrize(
     ("seen", "octaves"),
     [
-        # a parabola of the curvature .2 through (0, ln 100) and (1, ln 80) is lowest at 1.7, through (1, ln 60) at 3.2,
-        # to which two strides of an octave do not lead, through (1, ln 97) at .6
-        ({"z": 100, "p1": 80}, [3]),
+        # a parabola of the curvature .2 through (0, ln 100) and (1, ln 60) is lowest at 3.2, to which a stride of two
+        # octaves does not lead, through (2, ln 60) at 2.3, and through (3, ln 60) at 2.4
         ({"z": 100, "p1": 60}, [3]),
+        ({"z": 100, "p2": 60}, [3]),
+        ({"z": 100, "p3": 60}, [4]),
+        # what may be noise
+        ({"z": 100, "p1": 80}, [2]),
         ({"z": 100, "p1": 97}, [2]),
         # two octaves apart, ln 80 puts it at -.2
         ({"m2": 100, "z": 80}, [1]),
