@@ -42,7 +42,7 @@ SURE = 1.0
 beyond where they predict it."""
 
 NEAR = math.log(1.3)
-"""If two learning rates differ by less than this in log steps, the best one is near, and noise says where: one octave."""
+"""If two learning rates differ by less than this in log steps, the best one is near: where, is lost in the noise."""
 
 STRAIGHT = 0.8
 """Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below

@@ -210,9 +210,10 @@ def outcomes(**ends: float) -> dict[tuple[float, int], TrialOutcome]:
     ("seen", "octaves"),
     [
         # a parabola of the curvature .2 through (0, ln 100) and (1, ln 60) is lowest at 3.2, to which a stride of two
-        # octaves does not lead, through (2, ln 60) at 2.3, and through (3, ln 60) at 2.4
+        # octaves does not lead, through (2, ln 60) at 2.3, (2, ln 51) at 2.8, and (3, ln 60) at 2.4
         ({"z": 100, "p1": 60}, [3]),
         ({"z": 100, "p2": 60}, [3]),
+        ({"z": 100, "p2": 51}, [4]),
         ({"z": 100, "p3": 60}, [4]),
         # what may be noise
         ({"z": 100, "p1": 80}, [2]),
