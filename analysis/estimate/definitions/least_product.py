@@ -69,8 +69,8 @@ def least_place(draws: Draws, exchange: float = 1.0) -> Array:
 
 def within(draws: Draws, share: float = 0.1, exchange: float = 1.0) -> tuple[float | None, float | None]:
     """Return the range of batch sizes around the least product in which it is at most ``share`` larger, by the expected
-    curve; an end beyond the measured batch sizes is ``None``. On the hyperbola 10 % allow .54 to 1.86 times the
-    least."""
+    curve; a lower end below the measured batch sizes, or an upper one above, is ``None``. On the hyperbola 10 % allow
+    .54 to 1.86 times the least."""
     product = draws.log_sizes + (1 + exchange) * draws.mean
     least = int(product.argmin())
     far = product > product[least] + math.log1p(share)
@@ -78,4 +78,4 @@ def within(draws: Draws, share: float = 0.1, exchange: float = 1.0) -> tuple[flo
     first, last = draws.batch_sizes[[0, -1]]
     low = math.exp(draws.log_sizes[below[-1] + 1]) if len(below) else 0.0
     high = math.exp(draws.log_sizes[least + above[0] - 1]) if len(above) else math.inf
-    return tuple(end if first <= end <= last else None for end in (low, high))  # type: ignore[return-value]
+    return low if low >= first else None, high if high <= last else None

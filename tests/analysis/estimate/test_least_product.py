@@ -81,3 +81,14 @@ def test_an_end_of_the_range_beyond_the_batch_sizes_is_open() -> None:
     low, high = within(of_law(critical=SIZES[-1] / 1.5).draws)
     assert low == pytest.approx(0.539 * SIZES[-1] / 1.5, rel=0.11)
     assert high is None
+
+
+def test_a_range_beyond_the_measured_batch_sizes_is_known_on_its_near_side() -> None:
+    low, high = within(of_law(critical=SIZES[0] / 4).draws)
+    assert low is None
+    assert high is not None
+    assert high < SIZES[0]
+    low, high = within(of_law(critical=4 * SIZES[-1]).draws)
+    assert high is None
+    assert low is not None
+    assert low > SIZES[-1]
