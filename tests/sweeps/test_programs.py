@@ -30,6 +30,7 @@ from sweeps.running import tuning
 from sweeps.running.run import Runs
 from sweeps.search.observer import Limits
 from sweeps.spec.axes import Axes
+from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.alone import without_ray
 from tests.sweeps.test_external import UNITS, trainer, trial
@@ -146,7 +147,7 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
     ours = RECIPES.make("quick").on("trainer_checkpoints:counting")
     ours = ours.replace(
         name="branch", optimizers=(Choice(name="adamw"),), batch_sizes=(8,), lrs=(0.003,), seeds=(0,), budgets=(128,),
-        schedule=sweep.schedule,
+        schedule=ScheduleRule(),
     )  # fmt: skip
     for state in ("keep", "reset"):
         with without_ray():

@@ -10,9 +10,11 @@ from analysis.config import AnalysisConfig
 from analysis.questions.budget.equal_budgets import budget
 from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import Settings, import_runs
+from analysis.read.results import load
 from cbs.errors import ConfigError, DataError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from tests.analysis.read.importers.sources import settings, write_csv
 
 ROWS_ARE_RUNS = True
 
@@ -149,3 +151,17 @@ def test_the_loss_of_a_run_that_failed_ranks_nothing(tmp_path: Path) -> None:
     import_runs([source], tmp_path / "out", Settings(**ASKED, statuses={"CUT": "FAILED"}))
     (entry,) = learning_rates(tmp_path / "out", AnalysisConfig(resamples=100)).entries
     assert [best.lr for best in entry.law.optima] == pytest.approx([8, 16, 32, 64], rel=0.01)
+
+
+@pytest.mark.parametrize(("steps", "alone"), [((8,), True), ((0, 8), True), ((4, 8), False), ((0, 4, 8), False)])
+def test_imported_runs_of_one_evaluation_after_their_start_have_no_steps(
+    tmp_path: Path, steps: tuple[int, ...], alone: bool
+) -> None:
+    rows = [{"run": f"r{size}", "batch_size": size, "lr": 0.1, "step": at, "loss": 3.0 - at} for size in (8, 16)
+            for at in steps]  # fmt: skip
+    given = settings(constants={"optimizer": "adamw"})
+    import_runs([write_csv(tmp_path / "a.csv", rows)], tmp_path / "out", given, format="table")
+    results = load(tmp_path / "out")
+    assert results.ends_alone(0) is alone
+    results.groups[0].manifest.pop("imported")
+    assert not results.ends_alone(0)
