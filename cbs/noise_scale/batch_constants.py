@@ -48,24 +48,28 @@ class BatchConstants:
 
     def __init__(self) -> None:
         self.found = ""
-        self._factors: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+        self._factors: defaultdict[tuple[int, bool, int], list[tuple[float, int]]] = defaultdict(list)
         self._normed: defaultdict[str, set[float]] = defaultdict(set)
 
-    def add(self, losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int) -> None:
+    def add(
+        self, losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, *, weights_known: bool = False
+    ) -> None:
         """Take notice of the loss of a batch with this number of examples; ``outputs`` are as in
-        :func:`~cbs.noise_scale.shared_targets.saved`."""
+        :func:`~cbs.noise_scale.shared_targets.saved`, and known weights of examples explain a divisor."""
         if self.found or examples < 3:
             return
-        factors = _factors(losses, outputs)
-        for place, factor in enumerate(factors):
-            values = self._factors[len(factors), place]
-            values.append(factor)
-            # from one power of two to another, as a gradient scaler goes, nothing changes
-            plain = torch.tensor([math.frexp(value)[0] for value in values], dtype=torch.float64)
-            rises = torch.tensor(values, dtype=torch.float64).diff().sign()
-            turns = int((rises[rises != 0].diff() != 0).sum())
-            apart = len({*plain.tolist()}) > 1 and float(torch.tensor(values).double().std())
-            if turns >= TURNS and apart > VARIES * abs(sum(values) / len(values)):
+        # A mean is over terms of single examples where there are as many of them as examples, and over equally many of
+        # each where their number is always a multiple of that of the examples.
+        terms = [float(math.prod(shape)) for node in operations(losses, outputs) if (shape := _averaged(node))]
+        kinds = () if weights_known else ((False, _factors(losses, outputs)), (True, terms))
+        places = [(each, *one) for each, many in kinds if len(many) < examples for one in enumerate(many)]
+        for is_mean, place, factor in places:
+            past = self._factors[len(places), is_mean, place]
+            past.append((factor, examples))
+            alike = is_mean and not any(value % number for value, number in past)
+            # a count of examples is as good as a constant
+            if not alike and all(_varies([value * number**power for value, number in past]) for power in (-1, 0, 1)):
+                values = [value for value, _ in past]
                 self.found = SCALED.format(min(values), max(values))
         held = [value for _, value in saved(losses, outputs) if not value.requires_grad]
         whats = {what: value for value in held if (what := _normed(value, examples))}
@@ -76,6 +80,25 @@ class BatchConstants:
             batches.add(float(value.double().square().sum()) + float(value.flatten()[0]))
             if len(batches) >= AGAIN.get(what, 2):
                 self.found = NORMED.format(what)
+
+
+def _varies(factors: Sequence[float]) -> bool:
+    """Return whether factors of successive losses go up and down by more than a schedule or a gradient scaler does."""
+    values = torch.tensor(factors, dtype=torch.float64)
+    rises = values.diff().sign()
+    turns = int((rises[rises != 0].diff() != 0).sum())
+    # from one power of two to another, as a gradient scaler goes, nothing changes
+    apart = len({math.frexp(value)[0] for value in factors}) > 1 and float(values.std())
+    return turns >= TURNS and apart > VARIES * abs(float(values.mean()))
+
+
+def _averaged(node: Any) -> tuple[int, ...]:
+    """Return the shape of the terms of which an operation takes the mean; empty if it takes none."""
+    if "Mean" not in node.name() and getattr(node, "_saved_reduction", 0) != 1:
+        return ()
+    terms = getattr(node, "_saved_target" if node.name().startswith("NllLoss") else "_saved_self", None)
+    shape: Any = getattr(node, "_saved_self_sym_sizes", None) or getattr(terms, "shape", ())
+    return tuple(shape)
 
 
 def _factors(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> list[float]:
@@ -134,20 +157,19 @@ def weights_divided_by(
     """
     held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
     held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
-    divisors, averaged, summed = [1.0], list[Tensor](), list[Tensor]()  # 1 for weights that were divided before
+    divisors, means, summed = [1.0], list[Tensor](), list[Tensor]()  # 1 for weights that were divided before
     for node in operations(losses, outputs):
         name, other = node.name(), getattr(node, "_saved_other", None)
-        averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
+        averaged = _averaged(node)
         if name.startswith("NllLoss"):
             # autograd saves the ignored class, -100 by default, as an unsigned number.
             counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
             classes = node._saved_weight
             held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
-            (averaged if averages else summed).append(held[0])
-            divisors += [float(held[0].sum())] * averages
-        elif averages:
-            shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
-            divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
+            (means if averaged else summed).append(held[0])
+            divisors += [float(held[0].sum())] * bool(averaged)
+        elif averaged:
+            divisors += [math.prod(averaged), *(number for number in averaged[:1] if number % examples)]
         elif name.startswith("Index"):
             held += _selected(node, examples)
         elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
@@ -164,7 +186,7 @@ def weights_divided_by(
             continue
         above = any(value is one for one in summed) and max(divisors) > total  # the sum over a whole step
         known = divisors if (value.double() % 1).any() else new
-        if above or any(value is one for one in averaged) or any(abs(each / total - 1) < ROUNDING**2 for each in known):
+        if above or any(value is one for one in means) or any(abs(each / total - 1) < ROUNDING**2 for each in known):
             return weights / weights.mean()
     return None
 
@@ -195,8 +217,9 @@ def sums_and_divisors(
 ) -> tuple[dict[Any, float], set[float]]:
     """Return what a loss may sum over, as the sum of weights of its terms under a name, and what it is divided by."""
     sums: dict[Any, float] = {}
+    factors = [value for one in _factors(losses, outputs) if one for value in (one, 1 / one)]
     # Rounded, so that one divisor in several dtypes is one member of the set.
-    divisors = {round(value, 6) for one in _factors(losses, outputs) if one for value in (one, 1 / one) if value > 1}
+    divisors = {round(value, 6) for value in factors if value > 1}
     for node in operations(losses, outputs):
         name, shape = node.name(), getattr(node, "_saved_self_sym_sizes", None)
         summed = getattr(node, "_saved_reduction", 0) == 2
@@ -207,6 +230,9 @@ def sums_and_divisors(
             classes = node._saved_weight
             weights = counted if classes is None else counted * classes[node._saved_target * counted]
             sums[name, len(sums)] = float(weights.sum())
+        elif terms := _averaged(node):  # a mean times the share of its terms is a sum
+            sums[name, len(sums)] = float(math.prod(terms))
+            divisors |= {round(math.prod(terms) * value, 2) for value in factors}
         elif name.startswith("Sum") and shape:
             sums[name, len(sums)] = float(math.prod(shape))
         elif summed and isinstance(getattr(node, "_saved_self", None), Tensor):

@@ -125,7 +125,7 @@ class Coupling:
                 if error > LEAST and not self.uneven:
                     self.uneven = UNEVEN.format(float(weights.min()), float(weights.max()), error)
             if int(subsets[1].sum()) == 1 and not self.uneven:
-                self._constants.add(roots, edges, len(subsets[0]))
+                self._constants.add(roots, edges, len(subsets[0]), weights_known=self._weights_known)
                 self.uneven = self._constants.found
             chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
             self._chance = 1.0 if chance is None else self._chance * chance

@@ -1,7 +1,9 @@
 """Repeat the call of a module with other examples."""
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -82,8 +84,10 @@ class Replay:
                 torch.no_grad(),
                 _Draws(len(kept), self._module) as seen,
             ):
+                before = _words()
                 output = self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
-            self.draws = seen.shape
+            drawn = [at - start for (key, start), (now_key, at) in zip(before, _words(), strict=True) if key == now_key]
+            self.draws = seen.shape or "[]" * any(0 < number < len(kept) for number in drawn)
             return output
         finally:
             now.restore()
@@ -110,6 +114,14 @@ class _Draws(TorchDispatchMode):
         if draws and (drawn.numel() < self._examples or (rowless and drawn.shape[0] % self._examples)):
             self.shape = str(list(drawn.shape))
         return output
+
+
+def _words() -> list[tuple[Any, int]]:
+    """Return how many random words of the current table Python's and numpy's generators have used, each after its
+    table; a number takes one word or two."""
+    *python, used = random.getstate()[1]
+    numpy: Any = np.random.get_state(legacy=False)["state"]
+    return [(python, used), (numpy["key"].tobytes(), int(numpy["pos"]))]
 
 
 def _norm(parameter: Tensor) -> float:

@@ -12,7 +12,8 @@ over some lags, after the noise of a batch times the share of the latest gradien
 and how much the products at these lags differ.
 
 One masking ratio, length or data set shows in what is fed to the model long before, and also while parameters move.
-Mean and mean square of an example's inputs, and the share of zeros among them, are compared between batches. For G
+Mean and mean square of an example's inputs, and the share of zeros among them, are compared between batches of one
+shape, and the lengths of examples, without what they were filled up with, between batches of several shapes. For G
 independent examples with variance v within batches, the means of batches have the variance v/G; what is more, they
 share. Second differences between successive batches are taken, so that a slow drift of the data does not count.
 """
@@ -20,7 +21,7 @@ share. Second differences between successive batches are taken, so that a slow d
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ SHARED = (
 )
 INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, and of numbers of an example in each
 
-OF_EXAMPLE = "mean", "mean square", "share of zeros"  # What is compared of an example's numbers
+# What is compared of an example's numbers, and between batches of several shapes
+OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros"), ("length",)
 
 INPUT_BATCHES, MOST_BATCHES = 48, 4096
 """Number of batches of one shape from which on they are compared, and after which no more are."""
@@ -203,17 +205,28 @@ class SharedInputs:
 
     def __init__(self) -> None:
         self._batches: defaultdict[Any, list[Tensor]] = defaultdict(list)
+        self._shapes: defaultdict[int, set[Any]] = defaultdict(set)
 
-    def add(self, inputs: Sequence[Tensor], units: Tensor) -> None:
-        """Take notice of the inputs of a forward pass; ``units`` are places of its examples, ``[groups, members]``."""
+    def add(self, inputs: Sequence[Tensor], units: Tensor, *, alone: bool = True) -> None:
+        """Take notice of the inputs of a forward pass; ``units`` are places of its examples, ``[groups, members]``, and
+        several passes that are not ``alone`` may be over the same examples."""
         tensors = [tensor.detach() for tensor in inputs if has_rows(tensor, units.numel()) and tensor.numel()][:INPUTS]
-        batches = self._batches[len(units), *((tensor.shape, tensor.dtype) for tensor in tensors)]
+        shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        self._compare((len(units), OF_EXAMPLE, *shapes), tensors, units, _numbers)
+        self._shapes[len(units)].add((*shapes,))
+        if alone and len(self._shapes[len(units)]) > 1:
+            self._compare((len(units), LENGTH, len(tensors)), tensors, units, _lengths)
+
+    def _compare(
+        self, key: Any, tensors: Sequence[Tensor], units: Tensor, of_examples: Callable[[Tensor], Tensor]
+    ) -> None:
+        batches = self._batches[key]
         if tensors and len(units) > 1 and len(batches) < MOST_BATCHES:
-            batches.append(torch.cat([_moments(tensor, units) for tensor in tensors]))
+            batches.append(torch.cat([_moments(of_examples(_rows(tensor, units)), units) for tensor in tensors]))
 
     def told(self) -> str:
         """Return what examples of a batch share, in words; empty if nothing is found."""
-        for (groups, *_), batches in self._batches.items():
+        for (groups, names, *_), batches in self._batches.items():
             if len(batches) < INPUT_BATCHES:
                 continue
             means, variances = torch.stack(batches).double().cpu().unbind(2)
@@ -227,14 +240,33 @@ class SharedInputs:
             if len(sure):
                 place = int(sure[0])
                 part = float(shared[:, place].mean())
-                return ALIKE.format(part / (part + float(within[:, place].mean())), OF_EXAMPLE[place % 3])
+                return ALIKE.format(part / (part + float(within[:, place].mean())), names[place % len(names)])
         return ""
 
 
-def _moments(tensor: Tensor, units: Tensor) -> Tensor:
-    """Return mean and variance over groups of what is compared of an example, shape ``[3, 2]``."""
-    values = as_real(tensor).reshape(units.numel(), -1)
-    values = values[:, :: -(-values.shape[1] // COLUMNS)].float()
-    of_examples = torch.stack([values.mean(1), values.square().mean(1), (values == 0).float().mean(1)])
-    of_groups = of_examples[:, units.to(tensor.device)].mean(2)
-    return torch.stack([of_groups.mean(1), of_groups.var(1)], 1)
+def _rows(tensor: Tensor, units: Tensor) -> Tensor:
+    return as_real(tensor).reshape(units.numel(), -1)
+
+
+def _numbers(rows: Tensor) -> Tensor:
+    """Return what :data:`OF_EXAMPLE` names, shape ``[3, examples]``."""
+    values = rows[:, :: -(-rows.shape[1] // COLUMNS)].float()
+    return torch.stack([values, values.square(), (values == 0).float()]).mean(2)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Return numbers of columns from the first to the last that differs from what fills up, shape ``[1, examples]``."""
+    step = -(-rows.shape[1] // COLUMNS)
+    values = rows[:, ::step]
+    places = torch.arange(1, values.shape[1] + 1, device=values.device)
+    last = ((values != values[:, -1:]) * places).amax(1)
+    first = ((values != values[:, :1]) * places.flip(0)).amax(1)
+    return ((last + first - len(places)).clamp(min=0) * float(step))[None]
+
+
+def _moments(of_examples: Tensor, units: Tensor) -> Tensor:
+    """Return mean and variance over groups of what is compared, shape ``[compared, 2]``."""
+    alone = units.shape[1] == 1
+    of_groups = of_examples if alone else of_examples[:, units.to(of_examples.device)].mean(2)
+    variances, means = torch.var_mean(of_groups, 1)
+    return torch.stack([means, variances], 1)

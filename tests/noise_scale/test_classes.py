@@ -1,8 +1,11 @@
 """Losses and data that make a noise scale wrong unless it is told: constants of the batch, and what a batch shares."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -26,12 +29,12 @@ DRAWN = "the model draws random numbers of shape"
 class Skipping(nn.Module):
     """A residual block that is left out, or whose features are, for all examples of a batch or for single ones."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, draw: Callable[[], object]) -> None:
         super().__init__()
-        self.inner, self.head, self.shape = nn.Linear(4, 4), nn.Linear(4, 1), shape
+        self.inner, self.head, self.draw = nn.Linear(4, 4), nn.Linear(4, 1), draw
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(x + self.inner(x) * (torch.rand(self.shape) < 0.6))
+        return self.head(x + self.inner(x) * (torch.as_tensor(self.draw()) < 0.6))
 
 
 def line() -> nn.Module:
@@ -61,6 +64,15 @@ def places(batch: Batch) -> Tensor:
     return batch[2].flatten().nonzero()[:, 0]
 
 
+def pieces(values: Tensor, batch: Batch) -> list[Tensor]:
+    return [one[: int(mask.sum())] for one, mask in zip(values, batch[2], strict=True)]
+
+
+def own(model: nn.Module, batch: Batch, reduction: str = "mean") -> list[Tensor]:
+    pairs = zip(pieces(model(batch[0]), batch), pieces(batch[1], batch), strict=True)
+    return [cross_entropy(output, labels, reduction=reduction) for output, labels in pairs]
+
+
 def normed(y: Tensor) -> Tensor:
     return (y - y.mean()) / y.std()
 
@@ -87,7 +99,11 @@ LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "losses[mask]": (lambda m, b: each(m, b)[b[2]].mean(), UNEVEN),
     "losses[places]": (lambda m, b: each(m, b).flatten()[places(b)].sum() / len(places(b)), UNEVEN),
     "masked_select": (lambda m, b: each(m, b).masked_select(b[2]).mean(), UNEVEN),
+    "tokens of pieces": (lambda m, b: cross_entropy(*(torch.cat(pieces(x, b)) for x in (m(b[0]), b[1]))), SCALED),
+    "means over tokens": (lambda m, b: torch.stack(own(m, b)).mean(), ""),
+    "sums, each over its tokens": (lambda m, b: sum(map(torch.div, own(m, b, "sum"), b[2].sum(1))) / SIZE, ""),
     "all tokens": (lambda m, b: each(m, b).mean(), ""),
+    "tokens up to one length": (lambda m, b: each(m, b)[:, : int(b[1][0, 0]) + 1].mean(), ""),
     "one token each": (lambda m, b: cross_entropy(m(b[0])[torch.arange(SIZE), 0], b[1][:, 0]), ""),
     "standardised targets": (lambda m, b: mse_loss(m(b[0]), normed(b[1])), NORMED),
     "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED),
@@ -137,8 +153,28 @@ def test_constants_of_the_batch_are_told(name: str) -> None:
     loss, said = LOSSES[name]
     of_tokens = "token" in name or (said == UNEVEN and "weights" not in name and "softmax" not in name)
     model, draw = (classifier(), tokens) if of_tokens else (line(), points)
-    note = run(model, loss, draw, 100 if said == SCALED else 5)
+    note = run(model, loss, draw, 5 if said in (UNEVEN, NORMED) else 100)
     assert (said in note) if said else not any(one in note for one in (UNEVEN, NORMED, SCALED)), note
+
+
+def test_numbers_of_examples_and_known_weights_explain_a_divisor() -> None:
+    counted: list[Tensor] = []
+    known = {"weights": lambda *_: counted[-1]}
+    for loss, options, told in (
+        (lambda losses, mask: losses.mean(1).sum() / len(mask), {}, False),
+        (lambda losses, mask: (losses * mask).sum() / mask.sum(), known, False),
+        (lambda losses, mask: losses.mean() / mask.sum(), {}, True),
+    ):
+        torch.manual_seed(0)
+        draws, model = torch.Generator().manual_seed(4), classifier()
+        meter = NoiseScaleMeter(model, every=1, tell=lambda _: None, **options)
+        for step in range(100):
+            x, labels, mask = (tensor[: SIZE - 4 * (step % 3 == 1)] for tensor in tokens(draws))
+            counted.append(mask.sum(1))
+            model.zero_grad()
+            loss(cross_entropy(model(x).mT, labels, reduction="none"), mask).backward()
+            meter.step()
+        assert (SCALED in meter.estimate().note) == told
 
 
 OVER_STEPS: dict[str, Callable[[nn.Module, Batch, int], Tensor]] = {
@@ -147,6 +183,7 @@ OVER_STEPS: dict[str, Callable[[nn.Module, Batch, int], Tensor]] = {
     ),
     "masked": lambda m, b, whole: (each(m, b) * b[2]).sum() / whole,
     "selected": lambda m, b, whole: each(m, b)[b[2]].sum() / whole,
+    "shares": lambda m, b, whole: cross_entropy(m(b[0])[b[2]], b[1][b[2]]) * (b[2].sum() / whole),
     "selected logits": lambda m, b, whole: cross_entropy(m(b[0])[b[2]], b[1][b[2]], reduction="sum") / whole,
 }
 
@@ -214,10 +251,14 @@ def test_random_weights_for_a_whole_batch_are_told() -> None:
     assert DRAWN in run(model, lambda m, b: m(b[0]).square().mean(), points, 3)
 
 
-@pytest.mark.parametrize(("shape", "told"), [((), True), ((1,), True), ((SIZE, 1), False), ((SIZE, 4), False)])
-def test_random_numbers_for_a_whole_batch_are_told(shape: tuple[int, ...], told: bool) -> None:
+FOR_ALL = [random.random, np.random.rand, partial(torch.rand, []), partial(torch.rand, [1])]
+FOR_EACH = [partial(np.random.rand, SIZE, 1), partial(torch.rand, [SIZE, 1]), partial(torch.rand, [SIZE, 4])]
+
+
+@pytest.mark.parametrize("draw", [*FOR_ALL, *FOR_EACH])
+def test_random_numbers_for_a_whole_batch_are_told(draw: Callable[[], object]) -> None:
     torch.manual_seed(0)
-    assert (DRAWN in run(Skipping(shape), lambda m, b: mse_loss(m(b[0]), b[1]), points, 3)) == told
+    assert (DRAWN in run(Skipping(draw), lambda m, b: mse_loss(m(b[0]), b[1]), points, 3)) == (draw in FOR_ALL)
 
 
 def test_what_is_shared_is_told_while_parameters_move() -> None:
@@ -236,6 +277,12 @@ def test_what_is_shared_is_told_while_parameters_move() -> None:
         assert (SHARED in meter.estimate().note) == told
 
 
+def padded(draws: torch.Generator) -> Tensor:
+    lengths = torch.randint(1, 9, (SIZE, 1), generator=draws)
+    words = torch.randint(1, 30, (SIZE, 8), generator=draws)
+    return torch.where(torch.arange(8) < lengths, words, 0)[:, : int(lengths.max())]
+
+
 INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], bool]] = {
     "one masking ratio": (
         lambda draws, _: (
@@ -251,6 +298,12 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], bool]] = {
         True,
     ),
     "one diffusion time": (lambda draws, _: torch.rand(1, generator=draws).expand(SIZE, 1), True),
+    "one length": (
+        lambda draws, _: torch.randint(1, 30, (SIZE, int(torch.randint(3, 9, (), generator=draws))), generator=draws),
+        True,
+    ),
+    "padded to the longest": (lambda draws, _: padded(draws), False),
+    "padded at the start": (lambda draws, _: padded(draws).flip(1), False),
     "a masking ratio for each": (
         lambda draws, _: (
             torch.randn(SIZE, 6, generator=draws)
@@ -284,6 +337,21 @@ def test_groups_that_belong_together_are_compared_as_one() -> None:
         single.add([x], torch.arange(8)[:, None])
     assert not batches.told()
     assert ALIKE in single.told()
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_two_passes_over_the_same_examples_may_have_one_length_each(passes: int) -> None:
+    """As crops of two sizes have."""
+    torch.manual_seed(0)
+    model, count = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1)), lambda args, kwargs: len(args[0])
+    meter = NoiseScaleMeter(model, every=1, tell=lambda _: None, **{"count": count} if passes == 2 else {})
+    for step in range(100):
+        x = torch.randn(SIZE, 1, 9)
+        model.zero_grad()
+        crops = [x, x[..., :5]] if passes == 2 else [x[..., : (9, 5)[step % 2]]]
+        torch.stack([model(crop).square().mean() for crop in crops]).sum().backward()
+        meter.step()
+    assert (ALIKE in meter.estimate().note) == (passes == 1)
 
 
 @pytest.mark.parametrize("ratio_of", ["a batch", "an example"])

@@ -179,7 +179,7 @@ class InsideBackward(Source):
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.active and in_training():
             self._cut.begin()
-            self._inputs.add(tensors_of((args, kwargs)), self.latest.units)
+            self._inputs.add(tensors_of((args, kwargs)), self.latest.units, alone=not self.shared)
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
