@@ -1,6 +1,6 @@
 """Import training curves of other tools into a sweep folder that the analysis reads like one of our own.
 
-Formats are found by name in :data:`~analysis.read.importers.base.IMPORTERS`. It turns a source into
+Each format has a file, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. It turns a source into
 :class:`~analysis.read.importers.base.ImportedRun` objects and knows nothing of sweeps. Data flows one way::
 
     format (Run) -> facts (batch size, learning rate, ...) -> trial (with steps and values in order) -> folder
