@@ -56,10 +56,10 @@ def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool
 Range = tuple[float, float, float]
 """A low, a typical and a high value."""
 
-RUNS: Mapping[float, Range] = {0.2: (19, 34, 74), 0.1: (36, 130, 360)}
+RUNS: Mapping[float, Range] = {0.2: (18, 33, 72), 0.1: (31, 100, 380)}
 """Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
 :mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (20 %: 160 sweeps; 10 %,
-without ``--max-runs``, by the policy before: 16)."""
+without ``--max-runs``: 80)."""
 
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
 """GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
