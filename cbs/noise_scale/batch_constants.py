@@ -191,7 +191,9 @@ def weights_divided_by(
     return None
 
 
-def weights_over_step(passes: Sequence[tuple[dict[Any, float], set[float], int]], ranks: bool) -> Tensor | None:
+def weights_over_step(
+    passes: Sequence[tuple[dict[Any, float], set[tuple[Any, float]], int]], ranks: bool
+) -> Tensor | None:
     """Return the weights of passes relative to those of their examples, where their sum divides the loss of each.
 
     Args:
@@ -205,7 +207,8 @@ def weights_over_step(passes: Sequence[tuple[dict[Any, float], set[float], int]]
     for key in set.intersection(*({*sums} for sums, *_ in passes)):
         weights = torch.tensor([sums[key] for sums, *_ in passes], dtype=torch.float64)
         total = float(weights.sum())
-        if any(abs(one / total - 1) < ROUNDING**2 or (ranks and one > total) for one in divisors if total > 0):
+        mine = [one for whose, one in divisors if whose in (None, key) and total > 0]
+        if any(abs(one / total - 1) < ROUNDING**2 or (ranks and one > total) for one in mine):
             relative = weights / examples
             if float(relative.std()) > ROUNDING * float(relative.mean()):
                 return relative * (examples.sum() / total)
@@ -214,12 +217,13 @@ def weights_over_step(passes: Sequence[tuple[dict[Any, float], set[float], int]]
 
 def sums_and_divisors(
     losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int
-) -> tuple[dict[Any, float], set[float]]:
-    """Return what a loss may sum over, as the sum of weights of its terms under a name, and what it is divided by."""
+) -> tuple[dict[Any, float], set[tuple[Any, float]]]:
+    """Return what a loss may sum over, as the sum of weights of its terms under a name, and what it is divided by, each
+    with the name of the only sum that it may divide, ``None`` if any."""
     sums: dict[Any, float] = {}
     factors = [value for one in _factors(losses, outputs) if one for value in (one, 1 / one)]
     # Rounded, so that one divisor in several dtypes is one member of the set.
-    divisors = {round(value, 6) for value in factors if value > 1}
+    divisors: set[tuple[Any, float]] = {(None, round(value, 6)) for value in factors if value > 1}
     for node in operations(losses, outputs):
         name, shape = node.name(), getattr(node, "_saved_self_sym_sizes", None)
         summed = getattr(node, "_saved_reduction", 0) == 2
@@ -231,8 +235,9 @@ def sums_and_divisors(
             weights = counted if classes is None else counted * classes[node._saved_target * counted]
             sums[name, len(sums)] = float(weights.sum())
         elif terms := _averaged(node):  # a mean times the share of its terms is a sum
-            sums[name, len(sums)] = float(math.prod(terms))
-            divisors |= {round(math.prod(terms) * value, 2) for value in factors}
+            key = name, len(sums)
+            sums[key] = float(math.prod(terms))
+            divisors |= {(key, round(math.prod(terms) * value, 2)) for value in factors}
         elif name.startswith("Sum") and shape:
             sums[name, len(sums)] = float(math.prod(shape))
         elif summed and isinstance(getattr(node, "_saved_self", None), Tensor):

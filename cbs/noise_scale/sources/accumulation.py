@@ -69,7 +69,7 @@ class Accumulation(Source):
         self._examples: dict[int, int] = {}
         self._of_passes: dict[int, float] = {}
         self._seen: dict[int, int] = {}
-        self._counted: list[tuple[dict[Any, float], set[float], int]] = []
+        self._counted: list[tuple[dict[Any, float], set[tuple[Any, float]], int]] = []
         self._differentiated = self.latest.number
 
     def _look(self, _module: nn.Module, _args: Any, output: Any) -> None:
