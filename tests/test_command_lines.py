@@ -7,7 +7,6 @@ page has; what reads somebody's files gets as far as looking for them.
 import ast
 import contextlib
 import functools
-import importlib
 import itertools
 import re
 import shlex
@@ -198,7 +197,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).touch()
     monkeypatch.setattr("sweeps.external.asked.shutil.which", lambda program: program)
     monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
-    importlib.import_module("sweeps.launching.train")  # Its annotations name what is replaced
     monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())
     for name in (*MODELS, "my_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)

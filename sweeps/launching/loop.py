@@ -1,5 +1,7 @@
 """``cbs sweep`` as a function: a loop in which a policy chooses the next sweep from the results so far."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import time

@@ -2,6 +2,8 @@
 or its dry run, and what is printed.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import time
