@@ -1,6 +1,8 @@
 """How long a trial may be silent before it is assumed to hang; and timing of steps in a child process, safe from
 hangs."""
 
+from __future__ import annotations
+
 import math
 import sys
 from pathlib import Path
