@@ -34,7 +34,7 @@ def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool
     """Return the configuration of a trial with the settings ``stated`` by its program, see
     :attr:`cbs.trial.record.TrialResult.stated`; the warmup is in examples, as for other trials.
 
-    Earlier versions stored defaults for settings that nobody had reported; these are replaced by "unknown", also for
+    A configuration holds defaults for settings that nobody reported; these are replaced by "unknown", also for
     ``foreign`` trials, which were imported.
     """
     if foreign or config["workload"]["name"] == COMMAND:

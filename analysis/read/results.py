@@ -75,8 +75,9 @@ class Results:
     def ends_alone(self, group: int) -> bool:
         """Return whether the runs of an imported group have one evaluation each, so that no steps to a target are
         known."""
-        ours = self._later[self.trials["group"].to_numpy() == group]
-        return "imported" in self.groups[group].manifest and bool(ours.max(initial=0) == 1)
+        if "imported" not in self.groups[group].manifest:
+            return False
+        return bool(self._later[self.trials["group"].to_numpy() == group].max(initial=0) == 1)
 
     @functools.cached_property
     def _later(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 """``cbs sweep`` as a function: a loop in which a policy chooses the next sweep from the results so far."""
 
+# Tests replace classes that annotations name, perhaps before this module is read.
 from __future__ import annotations
 
 import contextlib

@@ -2,6 +2,7 @@
 or its dry run, and what is printed.
 """
 
+# Tests replace classes that annotations name, perhaps before this module is read.
 from __future__ import annotations
 
 import json

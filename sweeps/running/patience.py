@@ -1,6 +1,7 @@
 """How long a trial may be silent before it is assumed to hang; and timing of steps in a child process, safe from
 hangs."""
 
+# Tests replace classes that annotations name, perhaps before this module is read.
 from __future__ import annotations
 
 import math

@@ -202,9 +202,15 @@ def two_rates(table: TrialTable) -> Expected | None:
         return None
     low, high = rows
     apart, deviation = math.log(table.lrs[high] / table.lrs[low]), table.seed_deviation()
-    away = float(rises[low] - rises[high]) / (2 * CURVATURE * apart)
+    away = _from_middle(float(rises[low] - rises[high]), apart)
     middle = math.log(table.lrs[high] * table.lrs[low]) / 2
     return Expected(middle + away, math.hypot(deviation / (math.sqrt(2) * CURVATURE * apart), VAGUE * away))
+
+
+def _from_middle(fall: float, apart: float) -> float:
+    """Return how far in ln lr from the middle of two learning rates the best one lies, on the side of the faster one,
+    given their distance and by how much ln of the steps falls between them; by the usual :data:`CURVATURE`."""
+    return fall / (2 * CURVATURE * apart)
 
 
 def _known(table: TrialTable, rules: Rules) -> Expected | None:
@@ -228,10 +234,12 @@ def _stride(table: TrialTable, leader: int, inside: int) -> int:
     if math.isinf(rise):
         # what missed the target is worse by an unknown factor; what diverged is near the best one
         return _BELOW_CLIFF * (gap < _BELOW_CLIFF + 0.5) if diverged else max(_BELOW_CLIFF, min(_FAR, round(gap)))
-    slope = rise / (gap * math.log(2))
-    if rise < NEAR or slope > STRAIGHT:
-        return 1 if rise < NEAR else twice
-    away = slope / (2 * CURVATURE * math.log(2)) - gap / 2
+    apart = gap * math.log(2)
+    if rise < NEAR:
+        return 1
+    if rise > STRAIGHT * apart:
+        return twice
+    away = (_from_middle(rise, apart) - apart / 2) / math.log(2)
     return max(1, min(twice, math.ceil(away + 0.5)))
 
 
