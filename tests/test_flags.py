@@ -177,7 +177,6 @@ FLAGS: dict[str, Flags] = {
         base=["results"],
         cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
     ),
-    "scale": Flags({"analysis.questions.scale.scaling.scale": answer, **PRESENT}, base=["results"]),
     "sweep": Flags(
         {
             **TRAINING,

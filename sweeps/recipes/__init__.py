@@ -7,7 +7,7 @@ from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.spec.axes import Axes
 from sweeps.spec.lengths import ScheduleRule
-from sweeps.spec.spec import SearchPlan, Sweep, prototype
+from sweeps.spec.spec import Sweep, prototype
 
 RECIPES: Registry[Callable[[], Sweep]] = Registry("recipe", "sweeps.recipes", makes=Sweep)
 
@@ -49,21 +49,4 @@ def quick() -> Sweep:
         schedule=ScheduleRule(warmup_examples=256),
         expected=(100.0, 4_500.0),
         usual_precision=0.35,
-    )
-
-
-@RECIPES.register("essential_telescope")
-def essential_telescope() -> Sweep:
-    """Embedded text in muP, batch size 64, target 2.8 nats/byte; for the policy telescope(widths=16..128)."""
-    return Sweep(
-        name="essential_telescope",
-        trial=prototype(
-            workload=Choice(name="text", options={"parametrization": "mup", "context": 16}),
-            target=Target(metric="validation_loss", value=2.8),
-            probe=None,
-        ),
-        axes=Axes(optimizers=(Choice(name="adamw"), Choice(name="muon")), batch_sizes=(64,)),
-        search=SearchPlan(prune_factor=3.0),
-        max_steps=400,
-        max_examples=0,
     )

@@ -46,7 +46,7 @@ class RunKey(NamedTuple):
 
 RUN = {
     "policy": RunKey(
-        str, "none", "Which sweep comes next, in place of the options that choose it: `telescope(widths=16..128)`."
+        str, "none", "Which sweep comes next, in place of the options that choose it: `precision(goal=0.2)`."
     ),
     "gpu_hour": RunKey((int, float), "none", "Dollars for an hour of a GPU, in which `--dry-run` prices the answer."),
     "trial_timeout": RunKey((int, float), "none", "Seconds without a step or an evaluation until a trial is stopped."),

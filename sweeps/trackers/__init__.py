@@ -50,8 +50,8 @@ class Tracker(ABC):
 
 
 def called(folder: Path) -> str:
-    """Return the name of a sweep: that of its folder. For one width of a telescoping sweep, the name of the parent
-    folder comes first, because all telescoping sweeps have the same names of widths."""
+    """Return the name of a sweep: that of its folder. For one of several widths, the name of the parent folder
+    comes first, because other sweeps over widths have the same names."""
     here = folder.resolve()
     return f"{here.parent.name}-{here.name}" if re.fullmatch(r"width-\d+", here.name) else here.name
 

@@ -16,7 +16,6 @@ from analysis.questions.local.local_batch_sizes import local
 from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
 from analysis.questions.recommend.recommendations import recommend
-from analysis.questions.scale.scaling import scale
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
 from tests.analysis.questions import branched_runs, equal_budgets
@@ -34,7 +33,6 @@ QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "compare": lambda folder: compare(folder, FAST),
     "lr": lambda folder: learning_rates(folder, FAST),
     "recommend": lambda folder: recommend(folder, TIMES, Wish(devices=8), FAST),
-    "scale": lambda folder: scale([folder], FAST, targets=[2.4, 2.6, 2.8]),
 }
 
 

@@ -10,7 +10,6 @@ from cbs.registry.choices import Choice
 from sweeps.launching import launch, loop
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Once, Policy
-from sweeps.launching.policies.telescope import Telescope
 from sweeps.launching.train import policy_of
 from sweeps.outlook.cost import Cost
 from sweeps.running.run import SweepRun
@@ -72,7 +71,6 @@ def test_the_loop_runs_what_the_policy_says_in_its_order_and_returns_its_report(
         ({"finds": True, "budget": True}, Choice(name="equal_budgets", options={"finds": True})),
         ({"precision": 0.2, "budget": True}, Choice(name="equal_budgets", options={"goal": 0.2})),
         ({"budget": True}, Choice(name="once")),
-        ({"named": "telescope(widths=16..64)"}, Choice(name="telescope", options={"widths": "16..64"})),
         ({"named": "precision(goal=0.2)", "finds": True}, Choice(name="precision", options={"goal": 0.2})),
     ],
 )
@@ -119,5 +117,6 @@ def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
     assert any("no step could be timed" in line for line in said)
     assert report.content["studies"]
     assert report.lines[-1] == f"next: cbs analyze {tmp_path}"
-    with pytest.raises(ConfigError, match="telescope does not go with --from"):
-        run_sweep(asked, tmp_path, policy=Telescope((16, 32)), source=tmp_path)
+    alone = type("Alone", (Once,), {"asked_as": "alone", "excludes": {"--from": "it begins anew"}})()
+    with pytest.raises(ConfigError, match="alone does not go with --from: it begins anew"):
+        run_sweep(asked, tmp_path, policy=alone, source=tmp_path)

@@ -12,7 +12,6 @@ import pytest
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.learning_rate_law import Trend
-from analysis.questions.scale.fits import NOTHING
 from cbs.errors import ConfigError
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
@@ -180,7 +179,7 @@ def test_every_status_and_definition_is_there():
 
 @pytest.mark.parametrize(
     "word",
-    [*map(str, Verdict), *map(str, Trend), NOTHING, "B_matched", "LR interior", "P(best)", "no law", "priced", "flat"],
+    [*map(str, Verdict), *map(str, Trend), "B_matched", "LR interior", "P(best)", "no law", "priced", "flat"],
 )
 def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word

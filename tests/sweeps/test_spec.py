@@ -25,6 +25,7 @@ from sweeps.spec.given_rates import parse_lr_rule
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import UNRESOLVED, Sweep, prototype
 from sweeps.spec.workload import calling_theirs
+from tests.cases import of_extensions
 from tests.sweeps.simulation import small_sweep
 
 
@@ -185,7 +186,7 @@ OF_RUNS: dict[str, dict[str, Any]] = {
     "--max-time": {"limits": limits_of("2h", None)},
     "--max-examples": {"limits": limits_of(None, 1e6)},
 }
-POLICY_OPTIONS: dict[str, dict[str, Any]] = {"telescope": {"widths": "16..64"}}
+POLICY_OPTIONS = {name: options for each in of_extensions("POLICY_OPTIONS") for name, options in each.items()}
 
 
 def asking(*names: str) -> tuple[Sweep, dict[str, Any]]:

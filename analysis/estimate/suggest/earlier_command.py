@@ -63,8 +63,9 @@ def adding(
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
-    across = any(option == "--set" and value.startswith("policy=telescope") for option, value in repeated)
-    words += _width(manifest) if across else []
+    set_here = [value for option, value in repeated if option == "--set"]
+    across = any(value.startswith("policy=") for value in set_here)
+    words += _width(manifest) if across and not any(value.startswith("workload.width=") for value in set_here) else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
     words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number without a comma would be a count
@@ -92,7 +93,7 @@ def at_harder_target(answer: Answer) -> str:
 
 
 def _width(manifest: Any) -> list[str]:
-    """Return the option for the width of the folder, one of those that its command telescoped across."""
+    """Return the option for the width of the folder, one of those across which the policy of its command went."""
     for key in ("protocol", "workload", "options", "width"):
         manifest = manifest.get(key) if isinstance(manifest, dict) else None
     return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]

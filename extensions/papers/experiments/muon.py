@@ -25,7 +25,7 @@ from extensions.papers.experiments import (
     only,
 )
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical
-from sweeps.recipes import essential_telescope
+from sweeps.recipes import RECIPES
 
 if TYPE_CHECKING:
     from analysis.questions.compare.optimizers import Comparisons, TokenRatio
@@ -197,7 +197,7 @@ def telescoping(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     widths = (16, 32, 64, 128) if tiny else (256, 512, 1024, 2560)
     if tiny:
-        sweep = essential_telescope().replace(micro_batch_size=128, seeds=(0, 1, 2))
+        sweep = RECIPES.make("essential_telescope").replace(micro_batch_size=128, seeds=(0, 1, 2))
     else:
         options = {"size": "gpt2-small", "width": 256, "context": 8192, "parametrization": "mup", "base_width": 256,
                    "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip

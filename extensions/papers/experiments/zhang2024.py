@@ -1,9 +1,7 @@
 """Zhang et al. (2024): how the critical batch size grows with model and data; width against depth, context, beta2."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
@@ -20,10 +18,6 @@ from extensions.papers.experiments import (
 )
 from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
-
-if TYPE_CHECKING:
-    from analysis.questions.scale.fits import ScalingLaw
-    from analysis.questions.scale.scaling import Scaling
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
@@ -44,18 +38,18 @@ def at(width: int, layers: int, target: float) -> Sweep:
     )  # fmt: skip
 
 
-def exponent(law: ScalingLaw) -> Measured:
+def exponent(law: Any) -> Measured:
     """Return the exponent of a law; it counts only if none of its points is doubted."""
     number = None if law.fit is None else Quantity(law.fit.exponent, law.fit.exponent_interval)
     return Measured("exponent", number, {f"doubted of {law.axis}": law.doubted})
 
 
-def against_data(found: Scaling) -> Measured:
+def against_data(found: Any) -> Measured:
     """Return the exponent of the amount of data."""
     return exponent(only(found.laws, axis="data"))
 
 
-def against_width(found: Scaling) -> Measured:
+def against_width(found: Any) -> Measured:
     """Return the exponent of the width at equal loss."""
     return exponent(only(found.comparisons, axis="width", kind="pooled"))
 

@@ -38,11 +38,10 @@ def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput
 
 def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: Any) -> Any:
     from analysis.command_options import config_of
-    from analysis.questions.scale.scaling import scale
 
     chosen = config_of([definition])
     config = dataclasses.replace(config, definition=chosen.definition, options=chosen.options)
-    return scale(folders, config, **options)
+    return load("extensions.scale.scaling").scale(folders, config, **options)
 
 
 QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {

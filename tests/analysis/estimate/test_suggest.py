@@ -391,12 +391,12 @@ def test_every_option_without_a_value_is_known_as_one() -> None:
     assert {name for each in command.params if each.is_flag for name in each.opts} <= {*SWITCHES, "--help", "-h"}
 
 
-def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> None:
+def test_more_trials_of_a_width_are_not_those_of_all_widths(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     options = {"parametrization": "mup", "width": 32}
     with_command(
         tmp_path,
-        "cbs sweep --optim adamw --set 'policy=telescope(widths=16..128)' --set workload.parametrization=mup -o there",
+        "cbs sweep --optim adamw --set 'policy=mine:Widths(16..128)' --set workload.parametrization=mup -o there",
         protocol={"prune_factor": 1.3, "workload": {"name": "text", "options": options}},
     )
     line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))

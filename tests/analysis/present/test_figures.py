@@ -633,9 +633,9 @@ def test_a_fresh_process_knows_the_parts_of_a_result_and_has_no_matplotlib_befor
         "from analysis.present.figures import figures_of\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from analysis.config import AnalysisConfig\n"
-        "from analysis.questions.scale.scaling import Scaling\n"
-        "names = [name for name in Scaling.__dataclass_fields__]\n"
-        "empty = Scaling(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
+        "from analysis.questions.compare.optimizers import Comparisons\n"
+        "names = [name for name in Comparisons.__dataclass_fields__]\n"
+        "empty = Comparisons(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
         "assert list(figures_of(empty)) == []\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

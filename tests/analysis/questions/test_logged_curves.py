@@ -15,7 +15,6 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.present.answers import summary
 from analysis.present.table import latex
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.scale.scaling import scale
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import of_training
 from tests.factories import LRS, Truth, sweep
@@ -147,20 +146,6 @@ def test_models_of_two_sizes_under_one_name_are_two_curves(tmp_path: Path) -> No
     assert told == {"imported(parameters=10000000)": 10**7, "imported(parameters=100000000)": 10**8}
     compared = compare(tmp_path / "out", QUICK)
     assert all("adamw is the only optimizer: there" in each.notes[-1] for each in compared.comparisons)
-
-
-def test_models_in_unlike_units_on_one_law_are_named(tmp_path: Path) -> None:
-    for place, (unit, parameters) in enumerate((("nats", 10**6), ("bits", 10**7), ("nats", 10**8))):
-        top = tmp_path / str(place)
-        top.mkdir()
-        table = logged(seed=place, seeds=2).assign(parameters=parameters)
-        imported(table, top, metric_unit=unit, tokens_per_example=64 if place else None)
-    alike = scale([tmp_path / "0", tmp_path / "2"], QUICK, against=["parameters"])
-    assert [note for note in alike.notes if note.startswith("imported")] == [
-        "imported: different tokens in an example (unknown, 64): a target and a batch size mean different things"
-    ]
-    notes = scale([tmp_path / "0", tmp_path / "1"], QUICK, against=["parameters"]).notes
-    assert any(note.startswith("imported: different units of the metric (nats, bits): a target and") for note in notes)
 
 
 def test_a_unit_with_signs_of_latex_is_escaped(tmp_path: Path) -> None:

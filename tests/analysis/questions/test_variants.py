@@ -15,7 +15,6 @@ from analysis.questions.compare.optimizers import compare
 from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
 from analysis.questions.recommend.recommendations import recommend
-from analysis.questions.scale.scaling import scale
 from analysis.read.throughput import StepTimeTable
 from cbs.errors import ConfigError
 from cbs.trial.step_times import StepTime
@@ -93,7 +92,6 @@ def test_every_question_tells_them_apart(results: Path, tmp_path: Path) -> None:
         "compare": compare(results, FAST, throughput=TIMES),
         "recommend": recommend(results, TIMES, Wish(devices=1), FAST),
         "lr": learning_rates(results, FAST),
-        "scale": scale([results], config=FAST, targets=[2.4, 2.8]),
     }
     for name, found in asked.items():
         files = present.write(found, tmp_path / name, figures=None)

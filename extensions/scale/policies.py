@@ -1,4 +1,4 @@
-"""Policy ``telescope(widths=16..128)``: run the stages of :mod:`sweeps.search.telescoping` as sweeps."""
+"""The policy ``telescope(widths=16..128)``: run the stages of :mod:`extensions.scale.telescoping` as sweeps."""
 
 import io
 import json
@@ -15,10 +15,10 @@ from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
 from cbs.registry.values import parse_batch_sizes
 from cbs.trial.config import Choice
+from extensions.scale.telescoping import POINTS, Telescoped, Telescoping, check_widths, first_grid
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
-from sweeps.search.telescoping import POINTS, Telescoped, Telescoping, check_widths, first_grid
 from sweeps.spec.axes import StudyKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs

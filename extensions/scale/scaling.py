@@ -15,11 +15,11 @@ from analysis.estimate.estimates import answers
 from analysis.formatting import plural
 from analysis.present.findings import Findings
 from analysis.present.sentences import home
-from analysis.questions.scale.fits import ScalingLaw, comparisons, laws, options, varying
-from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
+from extensions.scale.fits import ScalingLaw, comparisons, laws, options, varying
+from extensions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out
 
 _OWN = 0.25
 """Ratio of the spread of ln S(B_crit) to that of ln B_crit below which an exponent against data counted at B_crit is 1
@@ -62,7 +62,7 @@ def scale(
 
     Args:
         paths: sweeps, or folders of sweeps.
-        against: names in :data:`analysis.questions.scale.points.AXES`; ``None`` for all that vary.
+        against: names in :data:`extensions.scale.points.AXES`; ``None`` for all that vary.
         vary: axes or workload options along which to compare, all else equal; ``None`` for every option that varies.
         hold_data: amounts of data at which ``vary`` is also compared, with the loss free; in tokens if an example has
             them.

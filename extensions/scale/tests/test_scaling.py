@@ -21,14 +21,15 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.scale.figures import Against
-from analysis.questions.scale.scaling import Scaling, scale
 from analysis.read.results import Results, load
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from cbs.trial.target import Target
+from extensions.scale.figures import Against
+from extensions.scale.scaling import Scaling, scale
+from tests.analysis.questions.test_logged_curves import imported, logged
 
 QUICK = AnalysisConfig(resamples=100)
 TARGETS = (3.0, 2.7, 2.4)
@@ -100,8 +101,8 @@ def _read_and_fitted_once() -> Iterator[None]:
         return fitted[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.questions.scale.scaling.load", lambda *paths: read(*map(str, paths)))
-        patch.setattr("analysis.questions.scale.scaling.answers", once)
+        patch.setattr("extensions.scale.scaling.load", lambda *paths: read(*map(str, paths)))
+        patch.setattr("extensions.scale.scaling.answers", once)
         yield
 
 
@@ -210,8 +211,8 @@ def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
 ) -> None:
     measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
     named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
-    monkeypatch.setattr("analysis.questions.scale.scaling.load", lambda *paths: SimpleNamespace(notes=()))
-    monkeypatch.setattr("analysis.questions.scale.scaling.answers", lambda *arguments, **options: named)
+    monkeypatch.setattr("extensions.scale.scaling.load", lambda *paths: SimpleNamespace(notes=()))
+    monkeypatch.setattr("extensions.scale.scaling.answers", lambda *arguments, **options: named)
     for against in (None, ["parameters"]):
         with pytest.raises(ResultsError, match="models that share a law need the same workload name"):
             scale([tmp_path], QUICK, against=against)
@@ -360,3 +361,17 @@ def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Pat
         return json.loads(found.stdout)["points"][0]["critical_batch_size"]
 
     assert critical("1.0") > 2 * critical("0.2")
+
+
+def test_models_in_unlike_units_on_one_law_are_named(tmp_path: Path) -> None:
+    for place, (unit, parameters) in enumerate((("nats", 10**6), ("bits", 10**7), ("nats", 10**8))):
+        top = tmp_path / str(place)
+        top.mkdir()
+        table = logged(seed=place, seeds=2).assign(parameters=parameters)
+        imported(table, top, metric_unit=unit, tokens_per_example=64 if place else None)
+    alike = scale([tmp_path / "0", tmp_path / "2"], QUICK, against=["parameters"])
+    assert [note for note in alike.notes if note.startswith("imported")] == [
+        "imported: different tokens in an example (unknown, 64): a target and a batch size mean different things"
+    ]
+    notes = scale([tmp_path / "0", tmp_path / "1"], QUICK, against=["parameters"]).notes
+    assert any(note.startswith("imported: different units of the metric (nats, bits): a target and") for note in notes)

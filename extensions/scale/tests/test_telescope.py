@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cbs.errors import ConfigError, ResultsError
-from sweeps.search import telescoping
-from sweeps.search.telescoping import POINTS, Telescoped, WidthStage, around, first_grid, vertex
+from extensions.scale import telescoping
+from extensions.scale.telescoping import POINTS, Telescoped, WidthStage, around, first_grid, vertex
 
 WIDTHS = (16, 32, 64, 128)
 FIRST = first_grid((1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3))

@@ -47,7 +47,7 @@ def command(
 
     Example: cbs scale results/small results/large --against parameters
     """
-    from analysis.questions.scale.scaling import scale
+    from extensions.scale.scaling import scale
 
     with errors.status("fitting"):
         scaling = scale(

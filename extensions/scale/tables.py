@@ -6,8 +6,8 @@ from typing import Any
 from analysis.formatting import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files
-from analysis.questions.scale.fits import NOTHING, ScalingLaw
-from analysis.questions.scale.scaling import Scaling
+from extensions.scale.fits import NOTHING, ScalingLaw
+from extensions.scale.scaling import Scaling
 
 
 @presentation.register

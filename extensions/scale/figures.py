@@ -13,9 +13,9 @@ from analysis.estimate.definitions import HEADLINE
 from analysis.formatting import with_interval
 from analysis.present import style
 from analysis.present.figures import FigurePart, along, figure, in_file_name, parts, tidy
-from analysis.questions.scale.fits import ScalingLaw, held
-from analysis.questions.scale.points import ScalingPoint
-from analysis.questions.scale.scaling import Scaling
+from extensions.scale.fits import ScalingLaw, held
+from extensions.scale.points import ScalingPoint
+from extensions.scale.scaling import Scaling
 
 _RESOLUTION = 60
 _COLUMNS = ["optimizer", "kind", "set", "x", "critical_batch_size", "low", "high", "x_low", "x_high", "label"]

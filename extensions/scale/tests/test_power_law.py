@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from analysis.questions.scale.power_law import Observations, PowerLaw, estimate, fit, minus_log_likelihood
+from extensions.scale.power_law import Observations, PowerLaw, estimate, fit, minus_log_likelihood
 from tests.certified import kaplan2020
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
 from tests.references.power_law import line_through_errors, restricted_likelihood, scatter_by_search

@@ -12,9 +12,9 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.formatting import plural
 from analysis.json_values import plain, shown
 from analysis.quantities import Array
-from analysis.questions.scale.points import AXES, ScalingPoint
-from analysis.questions.scale.power_law import Observations, PowerLaw, fit
 from cbs.errors import ConfigError
+from extensions.scale.points import AXES, ScalingPoint
+from extensions.scale.power_law import Observations, PowerLaw, fit
 
 _SAME = 1e-9  # Relative difference below which two values count as equal
 
@@ -44,7 +44,7 @@ class ScalingLaw:
     Attributes:
         kind: ``law``: all points of an optimizer; ``set``: points that are equal in everything but ``axis``;
             ``pooled``: several sets with a common exponent.
-        axis: one of :data:`analysis.questions.scale.points.AXES`, or an option of the workload.
+        axis: one of :data:`extensions.scale.points.AXES`, or an option of the workload.
         workload, optimizer: names of the workload and the optimizer to which the law applies.
         held: what all points of a set have in common, in words.
         also_varies: for kind ``law``, what else differs between the points, in words.
