@@ -216,6 +216,8 @@ def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
 
 
 def _from_text(name: str, text: str, suffix: str) -> Sheet:
+    if re.match(r"\s*(\{|\[\s*[\[{])", text):
+        raise DataError(f"{name} looks like JSON; save it as a table with a header and commas (.csv)")
     delimiter = _delimiter(text.lstrip("\r\n").splitlines()[0], suffix)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     if text.count('"') % 2:

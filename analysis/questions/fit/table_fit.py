@@ -6,6 +6,8 @@ those of ``cbs analyze``.
 
 import math
 import os
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -42,9 +44,14 @@ overflow."""
 
 _UNLIKE = {
     "batch_size": ("batch", "bs", "size", "batch_tokens", "tokens", "batch_examples", "global_batch_size"),
-    "steps": ("step", "steps_to_target", "iterations", "iters", "updates", "examples", "tokens", "samples"),
+    "steps": ("step", "steps_to_target", "iterations", "iters", "updates"),
 }
 """Titles of columns that may be meant; the user has to confirm."""
+
+_TRAINED_ON = ("examples", "samples", "sequences", "tokens")  # Titles of what was trained on, in place of steps
+
+_OTHERWISE = re.compile("std|sem|var|err|log|ln|per_|micro_|local_")
+"""In a title: the column holds the scatter or the logarithm of what is looked for, or a part of it."""
 
 _ENDS = ("status", "state", "outcome", "reached", "converged", "diverged", "failed", "finished", "success", "succeeded")
 """Titles of columns that may say which runs did not reach the target."""
@@ -287,12 +294,16 @@ def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     meaning = "examples per optimizer step" if name == "batch_size" else "optimizer steps to the target"
     free = [title for title in titles if title and title not in _CELLS]
     lower = {title.lower().replace(" ", "_"): title for title in free}
-    near = [lower[word] for word in _UNLIKE[name] if word in lower]
-    near += [lower[word] for word in get_close_matches(name, lower, n=1, cutoff=0.6)]
+    lower = {title: own for title, own in lower.items() if not _OTHERWISE.search(title)}
+    near = [lower[word] for word in (*_UNLIKE[name], *get_close_matches(name, lower, n=1, cutoff=0.6)) if word in lower]
+    trained = [lower[word] for word in _TRAINED_ON if word in lower and name == "steps"]
+    if trained and not near:
+        return f"if {shown(trained[0])} is what was trained on until the target, divide it by the batch size, as steps"
     if not near:
         return f"pass --column {name}=NAME for the column that holds {meaning}"
     unit = ", and --unit for what is counted" if name == "batch_size" else ""
-    return f"if {shown(near[0])} holds {meaning}, pass --column {name}={shown(near[0], quote=False)}{unit}"
+    given = shlex.quote(f"{name}={shown(near[0], quote=False)}")
+    return f"if {shown(near[0])} holds {meaning}, pass --column {given}{unit}"
 
 
 def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Batch sizes that grow: late or at cuts of the learning rate (Wang et al. 2026, Meterez et al. 2025), as the gradient
 falls (Umeda, Iiduka 2025), and by the noise scale in the optimizer's own geometry (Naganuma et al. 2026)."""
 
+from typing import Any
+
 from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import (
     PAPERS,
@@ -130,7 +132,7 @@ def workload(tiny: bool) -> Choice:
     return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
 
 
-PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
+PUBLISHED: dict[str, Any] = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
 SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
 RATES = "initial learning rates are those tried by a search for the lowest validation loss, and the one that ends at " \
     "the smallest gradient counts; the paper has 0.1"  # fmt: skip

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
 
 COSINE = ScheduleRule(name="cosine")
 
-SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
+SEEDS: dict[str, Any] = {"seeds": tuple(range(12)), "lr_resolution": 1.4}
 """For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain."""
 
 FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \
@@ -60,9 +60,13 @@ def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequenc
     return sweep.replace(**changes)
 
 
-def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
-    """Return a run; at the scale of the paper with the published facts about its model."""
-    return RecipeRun(name=name, sweep=sweep, **({} if tiny else published))
+def one_run(name: str, sweep: Sweep, tiny: bool, goal: float | None = None, **published: Any) -> RecipeRun:
+    """Return a run; at the scale of the paper with the published facts about its model. A tiny one with a ``goal``
+    finds its batch sizes, and goes on until ln B_crit is known up to that: statements about B_crit cost least so."""
+    if not tiny:
+        return RecipeRun(name=name, sweep=sweep, **published)
+    once, finds = Choice(name="once"), Choice(name="precision", options={"goal": goal, "finds": True})
+    return RecipeRun(name=name, sweep=sweep, policy=once if goal is None else finds)
 
 
 def classifier(name: str, classes: int, channels: int, size: int, norm: str = "batch") -> Callable[[], nn.Module]:
