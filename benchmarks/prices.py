@@ -22,6 +22,7 @@ from sweeps.outlook.price import (
     span,
     training_flops,
 )
+from sweeps.spec.spec import Sweep
 
 MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}  # Number of parameters by name
 
@@ -58,11 +59,12 @@ def run_of(parameters: int) -> CriticalRun:
 
 def rows(gpu_hour: float = GPU_HOUR) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table, the header first."""
-    sweeps = [f"`cbs sweep`, {goal:.0%}: {span(runs)} runs" for goal, runs in RUNS.items()]
+    answers = {goal: runs for goal, runs in RUNS.items() if goal <= Sweep.usual_precision}
+    sweeps = [f"`cbs sweep`, {goal:.0%}: {span(runs)} runs" for goal, runs in answers.items()]
     yield "model", "B_crit in tokens", "steps of a run", "in", "a run", *sweeps, "`cbs branch`", "`cbs noise-scale`"
     for name, parameters in MODELS.items():
         run = run_of(parameters)
-        prices = [price((1, 1, 1), run, gpu_hour), *(price(runs, run, gpu_hour) for runs in RUNS.values())]
+        prices = [price((1, 1, 1), run, gpu_hour), *(price(runs, run, gpu_hour) for runs in answers.values())]
         prices += [_known(branch_price(run, gpu_hour)), _known(noise_scale_price(run, gpu_hour))]
         about = name, f"{critical_tokens(parameters) / 1e6:.1f}M", span((run.steps or 0.0,) * 3)
         yield *about, "GPU-hours", *(span(each.gpu_hours) for each in prices if each.gpu_hours)

@@ -274,7 +274,7 @@ def losses(found: ScheduleLosses) -> Table:
         *files("sweep"),
         Column("optimizer", heading="optimizer", name=True),
         Column("schedule", heading="schedule", name=True),
-        Column("batch_size", heading="first B", name=True),
+        Column("batch_size", heading="from B", name=True),
         quantity("metric", "metric", signed=True),
         Column("constant_batch_size", lambda _, other: other and other.batch_size, "against constant B"),
         Column("difference", "value", "difference", "interval", signed=True),

@@ -163,15 +163,15 @@ def _without_fit(
 
 
 def _exact(answer: Answer, row: Row, model: NoisyQuadratic, target: float) -> Answer:
-    """Return the answer with the exact ``S_min`` and ``B_crit`` of a row's curve, and without values beyond the batch
-    sizes of the table.
+    """Return the answer with the exact ``S_min``, ``B_crit`` and range around it of a row's curve, and without values
+    beyond the batch sizes of the table.
 
     No interval would be open there, and a value would come from the form of the curve alone: steps that halve with
     every doubling may stop doing so at the next one.
     """
     given = row.momentum if row.ema is None else row.ema
     near = min(answer.points, key=lambda point: point.batch_size * (point.steps_to_target or np.inf) ** 2)
-    least, size = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
+    least, size, around = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
     definitions = dict(answer.definitions)
     if answer.draws is not None:
         first, last = answer.draws.batch_sizes[[0, -1]]
@@ -180,7 +180,7 @@ def _exact(answer: Answer, row: Row, model: NoisyQuadratic, target: float) -> An
                 definitions[name] = replace(each, value=None, interval=OPEN)
     hyperbola = answer.hyperbola if definitions["pareto"].value is not None else None
     definitions[HEADLINE] = replace(definitions[HEADLINE], value=size, interval=OPEN, remark="")
-    return replace(answer, definitions=definitions, hyperbola=hyperbola, min_steps=Quantity(least))
+    return replace(answer, definitions=definitions, hyperbola=hyperbola, min_steps=Quantity(least), near=around)
 
 
 def label(row: Row) -> str:

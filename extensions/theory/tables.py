@@ -1,18 +1,21 @@
 """Presentation of cbs theory quadratic and cbs theory temperature: what they write and print."""
 
 from dataclasses import replace
+from typing import Any
 
 from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.diagnosis import Verdict
-from analysis.formatting import percent, share_in_percent
+from analysis.estimate.result import Answer
+from analysis.formatting import DASH, number, percent, share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, quantity
+from analysis.quantities import OPEN
 from extensions.theory.quadratic import QuadraticAnswer, Row, label
 from extensions.theory.temperature import Temperature
 
 EXACT = (
-    "B_crit and S_min are exact: at B_crit steps times examples are least, and S_min are the steps without noise; "
-    "quantities with an interval come from the curve through these points"
+    "B_crit, the range within 10 % and S_min are exact: at B_crit steps times examples are least, and S_min are the "
+    "steps without noise; quantities with an interval come from the curve through these points"
 )
 
 ROUGH = 0.02  # Root mean square distance of the steps from their curve above which it is mentioned
@@ -36,8 +39,9 @@ def _(found: QuadraticAnswer) -> Presentation:
     tables |= fit.tables
     summary = tables["summary"]
     # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply
+    exact: dict[str, dict[str, Any]] = {"min_steps": {"interval": None}, "within 10 %": {"value": _around}}
     columns = tuple(
-        replace(column, interval=None) if column.key == "min_steps" else column
+        replace(column, **exact.get(column.key or column.heading, {}))
         for column in summary.columns
         if column.key not in ("verdict", "advice", "seed_deviation", "shared_by_seeds", "moved_by_prior")
     )
@@ -56,6 +60,11 @@ def _(found: QuadraticAnswer) -> Presentation:
     tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines], wide_lines=())
     shown = [tables[name] for name in ("steps", "schedules", "summary", "definitions") if name in tables]
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
+
+
+def _around(answer: Answer) -> str:
+    """Say the exact range, which may lie beyond the batch sizes of the table."""
+    return " to ".join(map(number, answer.near)) if answer.near != OPEN else DASH
 
 
 def steps(answer: QuadraticAnswer) -> Table:

@@ -117,7 +117,8 @@ def meanings() -> dict[str, str]:
     from analysis.estimate.definitions import DEFINITIONS
     from analysis.present.sentences import VERDICTS
 
-    text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", GLOSSARY.read_text(encoding="utf-8")).replace("`", "")
+    text = re.sub(r" \(\[why\]\([^)]+\)\)|`", "", GLOSSARY.read_text(encoding="utf-8"))
+    text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text)
     by_word = {str(verdict): f"a verdict. {said}" for verdict, said in VERDICTS.items()}
     for name in DEFINITIONS:
         first = " ".join((DEFINITIONS[name].__doc__ or "").partition("\n\n")[0].split()).replace("``", "")

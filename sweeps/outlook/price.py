@@ -1,6 +1,6 @@
 """What an answer costs before its first trial: in runs at the critical batch size, GPU-hours and dollars.
 
-An answer is a critical batch size B_crit known within 20 or 10 %, the half width of the interval of its logarithm. How
+An answer is a critical batch size B_crit known within 35, 20 or 10 %, half the width of its logarithm's interval. How
 many runs at B_crit it takes was measured on simulated sweeps; what one such run takes follows from what is known of the
 workload. On the hyperbola E = E_min (1 + B/B_crit), a run at B_crit sees 2 E_min examples in 2 S_min steps. Whatever is
 unknown is ``None``, never a guess.
@@ -25,6 +25,7 @@ from cbs.workloads import WORKLOADS
 from sweeps.outlook.cost import Cost
 from sweeps.search.search import Search
 from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
+from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
@@ -56,10 +57,10 @@ def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool
 Range = tuple[float, float, float]
 """A low, a typical and a high value."""
 
-RUNS: Mapping[float, Range] = {0.2: (18, 33, 72), 0.1: (31, 100, 380)}
+RUNS: Mapping[float, Range] = {0.35: (14, 22, 37), 0.2: (18, 33, 72), 0.1: (31, 100, 380)}
 """Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
-:mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (20 %: 160 sweeps; 10 %,
-without ``--max-runs``: 80)."""
+:mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 88 sweeps; 20 %:
+160; 10 %, without ``--max-runs``: 80)."""
 
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
 """GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
@@ -264,7 +265,9 @@ def checked_gpu_hour(dollars: float | None) -> float | None:
     return dollars
 
 
-def price_report(search: Search, cost: Cost | None, workers: int, gpu_hour: float | None = None) -> dict[str, Any]:
+def price_report(
+    search: Search, cost: Cost | None, workers: int, gpu_hour: float | None = None, goal: float | None = None
+) -> dict[str, Any]:
     """Return the price of an answer as plain JSON values.
 
     ``run`` is the :class:`CriticalRun`, ``within`` the :class:`Price` by half width, and ``instead`` the prices of
@@ -275,13 +278,15 @@ def price_report(search: Search, cost: Cost | None, workers: int, gpu_hour: floa
         cost: cost of steps measured on this machine; ``None`` if trials run elsewhere.
         workers: number of trials at a time.
         gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
+        goal: half width that is sought, ``None`` for the usual one; priced are it and the next, if they were simulated.
     """
     run = critical_run(search, cost)
-    typical = price(RUNS[max(RUNS)], run).gpu_hours
+    typical = price(RUNS[Sweep.usual_precision], run).gpu_hours
     far = (typical is not None and typical[1] > OUT_OF_REACH) or (run.parameters or 0) > LARGE
     if gpu_hour is None and on_processor(search, cost):
         run = replace(run, gpu_hours=None)
-    within = {str(goal): price(runs, run, gpu_hour) for goal, runs in RUNS.items()}
+    sought = [each for each in RUNS if each <= (goal or Sweep.usual_precision)] or [min(RUNS)]
+    within = {str(each): price(RUNS[each], run, gpu_hour) for each in sought[:2]}
     instead = {"cbs branch": branch_price(run, gpu_hour), "cbs noise-scale": noise_scale_price(run, gpu_hour)}
     return {
         "run": asdict(run),

@@ -35,7 +35,12 @@ PLAN = "plan.jsonl"
 
 
 def dry_run_report(
-    sweep: Sweep, folder: Path, cost: Cost | None, workers: int, gpu_hour: float | None = None
+    sweep: Sweep,
+    folder: Path,
+    cost: Cost | None,
+    workers: int,
+    gpu_hour: float | None = None,
+    goal: float | None = None,
 ) -> dict[str, Any]:
     """Return trials, examples and time of what is missing, by simulating the search (:mod:`sweeps.outlook.remaining`),
     and the price of an answer (:mod:`sweeps.outlook.price`).
@@ -46,6 +51,7 @@ def dry_run_report(
         cost: measured cost of its steps; ``None`` if trials run elsewhere.
         workers: number of trials at a time; 0 if only the cluster knows it.
         gpu_hour: dollars for an hour of a GPU; ``None`` if not given.
+        goal: half-width that is sought, see :func:`sweeps.outlook.price.price_report`.
     """
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
@@ -53,7 +59,7 @@ def dry_run_report(
     expected, played = outlook(sweep, finished, cost, workers)
     first = [config.trial_id for config in iter(search.next, None)]  # in the order in which they start
     left = [result.config for result in played.results]
-    price = price_report(search, cost, workers, gpu_hour)
+    price = price_report(search, cost, workers, gpu_hour, goal)
     timed = cost is not None and bool(cost.steps)
     why = {row["trial"]: row for row in reasons(search)}
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS

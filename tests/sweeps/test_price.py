@@ -1,6 +1,7 @@
 """The price of an answer before its first trial: what is known of a run at B_crit, and what is said to be unknown."""
 
 import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from cbs.trial.record import WorkloadInfo
 from sweeps.commands.branch import branch_flags
 from sweeps.commands.noise_scale import command as noise_scale
 from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.precision import Precision
 from sweeps.outlook import price as module
 from sweeps.outlook.cost import Cost, StepCost, on_gpu
 from sweeps.outlook.price import (
@@ -162,6 +164,17 @@ def test_the_dry_run_has_one_line_for_both_precisions_and_says_what_the_grid_cos
     grid = number(report["examples"] / (2 * 2 * MIN_EXAMPLES), 2)
     assert any(line.startswith("examples") and f"; {grid} runs at B_crit)" in line for line in dry_run_lines(report))
     assert "runs at B_crit)" not in "".join(dry_run_lines(dry_run_report(small_sweep(), tmp_path, None, 1)))
+
+
+@pytest.mark.parametrize(
+    ("goal", "priced"), [(0.35, ["35%", "20%"]), (0.25, ["20%", "10%"]), (0.1, ["10%"]), (0.05, ["10%"])]
+)
+def test_priced_are_the_precision_that_is_sought_and_the_next(goal: float, priced: list[str], tmp_path: Path) -> None:
+    sweep = small_sweep(expected=(MIN_STEPS, MIN_EXAMPLES))
+    (line,) = (
+        line for line in Precision(goal=goal).preview(sweep, tmp_path, None, 1).lines if line.startswith("price ")
+    )
+    assert re.findall(r"within (\d+%)", line) == priced
 
 
 @pytest.mark.parametrize("policy", ["once", "precision(goal=0.2)"])

@@ -20,6 +20,8 @@ from analysis.estimate.draws import Draws
 from analysis.estimate.prior import STEP
 from analysis.quantities import Array
 
+SHARE = 0.1  # By how much the product may exceed the least where a batch size is nearly as good
+
 
 @DEFINITIONS.register("least_product")
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ def least_place(draws: Draws, exchange: float = 1.0) -> Array:
     return np.asarray(draws.log_sizes[lowest] + STEP * shift)
 
 
-def within(draws: Draws, share: float = 0.1, exchange: float = 1.0) -> tuple[float | None, float | None]:
+def within(draws: Draws, share: float = SHARE, exchange: float = 1.0) -> tuple[float | None, float | None]:
     """Return the range of batch sizes around the least product in which it is at most ``share`` larger, by the expected
     curve; a lower end below the measured batch sizes, or an upper one above, is ``None``. On the hyperbola 10 % allow
     .54 to 1.86 times the least."""

@@ -100,7 +100,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
     columns = (
         *files(*SCOPE),
         replace(_OPTIMIZER, value="larger"),
-        Column("other", "smaller", "other", name=True),
+        Column("other", "smaller", "over", name=True),
         Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
         *files("verdict"),

@@ -1,12 +1,16 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): how many steps training on it takes, in closed form."""
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import bisect
 
+from analysis.estimate.definitions.least_product import SHARE
+from analysis.quantities import OPEN, Interval
 from extensions.theory.noisy_quadratic.model import METHODS, Modes, NoisyQuadratic, modes_of
 from extensions.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
 
@@ -148,21 +152,22 @@ def critical(
     momentum: float | None = None,
     power: float = 0.0,
     near: float = 1.0,
-) -> tuple[float | None, float | None]:
-    """Return what is known of a :func:`curve` without fitting a form, the batch size to some thousandths.
+) -> tuple[float | None, float | None, Interval]:
+    """Return what is known of a :func:`curve` without fitting a form, batch sizes to some thousandths.
 
     Args:
         near: batch size around which the search for the batch size starts; the others as for :func:`curve`.
 
     Returns:
         ``S_min``, the steps without noise and limit of large batch sizes, ``None`` if the target is not reached even
-        so; and the batch size of least steps times examples, ``None`` also if there is no noise.
+        so; the batch size of least steps times examples, ``None`` also if there is no noise; and the range around it in
+        which they are at most :data:`SHARE` larger.
     """
     least = _best(model, optimizer, target, math.inf, momentum, power)
     if least is None or least.steps <= 0:
-        return None, None
+        return None, None, OPEN
     if model.noise_trace == 0.0:
-        return least.steps, None
+        return least.steps, None, OPEN
 
     @functools.cache
     def product(place: float) -> float:
@@ -181,4 +186,12 @@ def critical(
         else:
             # the vertex of the parabola through the three
             place += stride * (below - above) / (2 * (below - 2 * here + above))
-            return least.steps, near * math.exp(place)
+            break
+    most = product(place) + math.log1p(SHARE)
+
+    def end(side: int) -> float:
+        far = next(stride for stride in itertools.count(1) if product(place + side * stride * _STRIDE) > most)
+        away = bisect(lambda away: product(place + side * away) - most, 0.0, far * _STRIDE, xtol=5e-3)
+        return near * math.exp(place + side * away)
+
+    return least.steps, near * math.exp(place), (end(-1), end(1))

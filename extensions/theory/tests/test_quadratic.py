@@ -10,6 +10,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions.least_product import least_product
 from analysis.present import presentation
+from analysis.quantities import OPEN
 from cbs.errors import ConfigError
 from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, critical, curve
 from extensions.theory.quadratic import as_notebook, quadratic
@@ -78,6 +79,11 @@ def test_the_critical_batch_size_is_that_of_the_least_product_and_needs_no_form(
     # on both sides of it the product is larger, by about as much
     assert products[1] < min(products[0], products[2])
     assert products[0] / products[2] == pytest.approx(1.0, abs=0.25)
+    # and 10 % larger at the ends of the range, which is told where it lies beyond the table, too
+    ends = [row.batch_size * (row.steps or 0.0) ** 2 for row in curve(model, optimizer, 0.02, np.array(answer.near))]
+    assert np.array(ends) / products[1] == pytest.approx(1.1, rel=0.05)
+    (short,) = quadratic([optimizer], batch_sizes=sizes[:3], target=0.02, model=model, config=CONFIG).fit.answers  # type: ignore[union-attr]
+    assert short.near == pytest.approx(answer.near, rel=0.02)
     # the curve through whole steps at eight batch sizes finds it, too
     assert answer.draws is not None
     assert np.median(least_product(answer.draws)) == pytest.approx(size, rel=0.4)
@@ -87,8 +93,8 @@ def test_the_critical_batch_size_is_that_of_the_least_product_and_needs_no_form(
 
 def test_without_noise_there_is_no_critical_batch_size() -> None:
     model = NoisyQuadratic.power_law(50, noise=0.0)
-    assert critical(model, "sgd", 0.02) == (pytest.approx(28.2, abs=0.1), None)
-    assert critical(NoisyQuadratic.power_law(5), "sgd", 5.0) == (None, None)
+    assert critical(model, "sgd", 0.02) == (pytest.approx(28.2, abs=0.1), None, OPEN)
+    assert critical(NoisyQuadratic.power_law(5), "sgd", 5.0) == (None, None, OPEN)
 
 
 @pytest.mark.parametrize(("noise", "known"), [(1.0, True), (2.0, False)])
@@ -127,7 +133,7 @@ def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-unty
     assert code == 0, err
     assert re.search(r"\blower\b(.|\n)*\bbound\b", out)  # in one line or two, as the width allows
     out = " ".join(out.split())
-    assert "B_crit and S_min are exact" in out
+    assert "B_crit, the range within 10 % and S_min are exact" in out
     assert "seed" not in out
     assert "ema" in out
 

@@ -60,6 +60,7 @@ class Policy(ABC):
     """Chooses the next sweep. An object serves one call of :func:`sweeps.launching.loop.run_sweep`.
 
     Attributes:
+        goal: half-width of the interval that is sought; ``None`` if none is.
         timed: whether the steps of the requested sweep are timed beforehand.
         stored: whether the folder of the requested sweep holds its own trials.
         asked_as: what a user asks for who gets this policy.
@@ -78,6 +79,7 @@ class Policy(ABC):
                     return (underway.sweep.replace(seeds=wanted[0]), underway.folder) if wanted else None
     """
 
+    goal: float | None = None
     timed: ClassVar[bool] = True
     stored: ClassVar[bool] = True
     asked_as: str = "the policy"
@@ -135,7 +137,7 @@ class Policy(ABC):
         """
         divided = parts(sweep)
         run = divided[:1] if sweep.shares_trials else divided
-        reports = [dry_run_report(part, folder, cost, workers, gpu_hour) for part in run]
+        reports = [dry_run_report(part, folder, cost, workers, gpu_hour, self.goal) for part in run]
         lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
         if len(divided) == 1:
             return SweepReport(reports[0], lines)

@@ -49,7 +49,7 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
     if answer.draws is not None:
         first, last = answer.draws.batch_sizes[[0, -1]]
         yield from fitted(answer, np.geomspace(first, last, _RESOLUTION))
-        low, high = answer.near[0] or first, answer.near[1] or last
+        low, high = max(answer.near[0] or first, first), min(answer.near[1] or last, last)
         near = np.geomspace(low, high, _RESOLUTION if low < high else 0)
         yield from along("near", batch_size=near, steps=np.exp(answer.draws.estimate(near)))
 
