@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cbs
-from analysis import Analysis, fit
+from analysis import Analysis, analyze, fit
 from cbs.diagnostics import Diagnostic
 from cbs.noise_scale import Estimate, NoiseScaleMeter, Probe
 from cbs.optimizers import LARS, MERIT, OptimizerSpec
@@ -46,7 +46,7 @@ def test_examples_run(name: str) -> None:
     [
         *(getattr(cbs, name) for name in cbs.__all__),
         *(Analysis, fit, NoiseScaleMeter, Probe, Estimate, Diagnostic, Workload, TrainingStream, OptimizerSpec),
-        *(MERIT, LARS, WeightAverage, OpenLoop, ClosedLoop, build_schedule),
+        *(analyze, MERIT, LARS, WeightAverage, OpenLoop, ClosedLoop, build_schedule),
     ],
     ids=lambda entry: entry.__name__,
 )

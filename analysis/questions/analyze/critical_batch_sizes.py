@@ -36,11 +36,27 @@ def analyze(
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
 
-    Example, with the results of ``cbs sweep -o results/quick``::
+    Example, in place of a sweep with imported runs of a known critical batch size, 32:
 
-        analysis = analyze("results/quick", targets=[2.7])
-        print(analysis)  # the table, as on a terminal
-        analysis.answers[0].critical_batch_size, analysis.answers[0].verdict
+        >>> import itertools, tempfile
+        >>> import pandas as pd
+        >>> from analysis.read.importers import Settings, import_runs
+        >>> def steps(size, lr, seed):
+        ...     return 100 * (1 + 32 / size) * (1 + 0.02 * seed) * {1e-3: 1.3, 2e-3: 1.0, 4e-3: 1.2}[lr]
+        >>> runs = itertools.product((8, 16, 32, 64, 128), (1e-3, 2e-3, 4e-3), (0, 1, 2))
+        >>> curves = [(str(run), step, steps(*run) / step, *run) for run in runs for step in range(20, 900, 20)]
+        >>> table = pd.DataFrame(curves, columns=["run", "step", "loss", "batch_size", "lr", "seed"])
+        >>> facts = Settings(
+        ...     metric="loss", direction="below", target=1.0, metric_unit="nats", example_unit="image",
+        ...     constants={"optimizer": "adamw"},
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table.to_csv(f"{folder}/runs.csv", index=False)
+        ...     _ = import_runs([f"{folder}/runs.csv"], f"{folder}/results", facts)
+        ...     found = analyze(f"{folder}/results", targets=[1.2])
+        >>> (answer,) = found.answers  # print(found) shows them as a terminal does
+        >>> print(answer.verdict, round(answer.critical_batch_size))
+        ok 32
     """
     results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
