@@ -166,7 +166,10 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
         (Verdict.BELOW, reached[0], "below", "smallest", "smaller"),
         (Verdict.ABOVE, reached[-1], "above", "largest", "larger"),
     )
-    for open_end, (verdict, end, side, words, wanted) in zip(doubts.beyond, sides, strict=True):
+    growing = list(_growing(reached))
+    yield from growing
+    # steps that grow may be no updates at all: other batch sizes would not mend that
+    for open_end, (verdict, end, side, words, wanted) in zip(doubts.beyond, () if growing else sides, strict=False):
         ran = bounded and bounded[0 if side == "below" else -1].batch_size
         farther = ran and (ran < end.batch_size if side == "below" else ran > end.batch_size)
         if len(reached) >= 2 and open_end and not farther:
@@ -217,7 +220,6 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
             Verdict.AT_GRID_EDGE,
             f"the best {names} is the lowest or highest tried at batch size {where}: extend the --axis",
         )
-    yield from _growing(reached)
     yield from _too_steep(reached)
     if max(point.seeds for point in reached) < FEWEST_SEEDS:
         more = "run 3 or more" if seeded else "the command has no {seed}, let it take one"

@@ -26,6 +26,7 @@ from extensions.papers.experiments import (
 )
 from extensions.papers.experiments.parts import TEXT, classifier, experiment, fitted, larger_critical, one_run
 from sweeps.recipes import RECIPES
+from sweeps.spec.lengths import ScheduleRule
 
 if TYPE_CHECKING:
     from analysis.questions.compare.optimizers import Comparisons, TokenRatio
@@ -102,7 +103,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
     if tiny:
         sweep = experiment(
             TEXT, optimizers, (2, 8, 32, 128, 512), target=2.8, seeds=(0, 1), max_steps=3_000, max_examples=40_000,
-            expected=(80.0, 2_500.0),
+            expected=(80.0, 2_500.0), schedule=ScheduleRule(warmup_examples=128),
         )  # fmt: skip
     else:
         workload = Choice(name="images", options={"model": "resnet18", "norm": "batch", "metric": "accuracy",
@@ -121,6 +122,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
             *(
                 [
                     "a small text in place of CIFAR-10",
+                    "warmup in examples, as ten steps decided the answers",
                     "batch sizes that the sweep finds; with the same ones for all, as first planned, the intervals of "
                     "two momenta held both answers",
                 ]
@@ -128,7 +130,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
                 else ["CIFAR-10 alone, without CIFAR-100 and Llama; weight decay is not searched"]
             ),
         ),
-        runs=(one_run("runs", sweep, tiny, goal=0.2, **resnet),),
+        runs=(one_run("runs", sweep, tiny, goal=0.3, **resnet),),
         analyses={"analyze": asks("analyze", "runs"), "compare": asks("compare", "runs", reference="adamw")},
         expectations=(
             Expectation(

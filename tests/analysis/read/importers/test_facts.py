@@ -141,8 +141,12 @@ def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     facts = one(named("x", facts={key: ADAMW[key] for key in ("batch_size", "optimizer", "lr")}))
     assert (facts["seed"], facts["workload"], facts["parameters"], facts["status"]) == (0, "imported", None, None)
     for name in ("batch_size", "optimizer", "lr"):
-        with pytest.raises(ConfigError, match=rf"not known: {name} of 1 of 1 runs \(x\)"):
+        with pytest.raises(ConfigError, match=rf"not known: {name} of 1 of 1 runs \(x\); give it in a column"):
             one(named("x", facts={key: value for key, value in ADAMW.items() if key != name}))
+    config = {"model": {"learning_rate": 1e-3}, "batch_size": 8, "seed": 0}
+    pass_them = r"say it, pass --column batch_size=config.batch_size --column lr=config.model.learning_rate; or give"
+    with pytest.raises(ConfigError, match=pass_them):
+        one(named("x", facts={"optimizer": "adamw"}, config=config))
 
 
 def test_missing_units_are_one_error_that_names_all_flags() -> None:
