@@ -2,11 +2,15 @@
 
 import importlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 from cbs.registry.extensions import extensions
+from sweeps.launching.loop import PlannedSweep
+from sweeps.launching.policies import SweepReport
 
 Case = tuple[Sequence[str], str]
 
@@ -37,6 +41,40 @@ def answer() -> Mock:
 
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 """What shows and stores an answer."""
+
+
+TRAINING: dict[str, Any] = {
+    "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
+    "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+    "sweeps.launching.policies.Once.preview": lambda *_: SweepReport({}, []),
+    "sweeps.running.cluster.PrestartedRay": lambda *_: nullcontext(),
+    "os.cpu_count": 4,
+    "cbs.compute.device.count": 1,
+    "sweeps.running.access.check_listening": None,
+}
+"""What a command that trains calls."""
+
+
+def of_program(words: list[str]) -> dict[str, Case]:
+    """Of a command that trains: the program of one's own that ``words`` ask for, and where and how trials run."""
+    run, command = words[:2]
+    return {
+        "--command": ([run, command, *words[4:]], f"'command': '{command}'"),
+        "--reads": (words, "'reads': 'csv'"),
+        "--metric": (words, "Target(metric='loss'"),
+        "--direction": (words, "direction='above'"),
+        "--metric-unit": (words, "'metric_unit': 'nats'"),
+        "--example-unit": (words, "'example_unit': 'tree'"),
+        "--tokens-per-example": ([*words, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+        "--column": ([*words, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+        "--resume": ([run, f"{command} {{resume}}", *words[2:], "--resume", "--go"], "'resume': '--go'"),
+        "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+        "--launch": ([*words, "--launch", "nice -n 1"], "launch='nice -n 1'"),
+        "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
+        "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
+        "--dry-run": (["--dry-run"], "preview("),
+        "--json": (["--json"], '"trials": 0'),
+    }
 
 
 def of_extensions(name: str) -> Iterator[Any]:

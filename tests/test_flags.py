@@ -18,11 +18,8 @@ import pytest
 
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
-from cbs.trial.parent import Parent
-from sweeps.launching.loop import PlannedSweep
-from sweeps.launching.policies import Once, SweepReport
 from sweeps.measuring.throughput import Timing
-from tests.cases import PRESENT, Case, Flags, answer, of_extensions
+from tests.cases import PRESENT, TRAINING, Case, Flags, answer, of_extensions, of_program
 from tests.parameters import COMMANDS, flags_of, kind
 
 ASKED: dict[str, Case] = {"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")}
@@ -44,49 +41,10 @@ PROGRAM = [
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
     "--optim", "adamw", "--batch-sizes", "4",
 ]  # fmt: skip
-BRANCHED = [
-    "--command", "echo {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", "--reads", "csv", "--metric", "loss",
-    "--direction", "above", "--metric-unit", "nats", "--example-unit", "tree", "--optim", "adamw",
-    "--from-checkpoint", "w.pt@7",
-]  # fmt: skip
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
-
-TRAINING: dict[str, Any] = {
-    "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
-    "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
-    "sweeps.launching.policies.Once.preview": lambda *_: SweepReport({}, []),
-    "sweeps.running.cluster.PrestartedRay": lambda *_: nullcontext(),
-    "os.cpu_count": 4,
-    "cbs.compute.device.count": 1,
-    "sweeps.running.access.check_listening": None,
-}
-"""What a command that trains calls."""
-
-
-def of_program(words: list[str]) -> dict[str, Case]:
-    """Of a command that trains: the program of one's own that ``words`` ask for, and where and how trials run."""
-    run, command = words[:2]
-    return {
-        "--command": ([run, command, *words[4:]], f"'command': '{command}'"),
-        "--reads": (words, "'reads': 'csv'"),
-        "--metric": (words, "Target(metric='loss'"),
-        "--direction": (words, "direction='above'"),
-        "--metric-unit": (words, "'metric_unit': 'nats'"),
-        "--example-unit": (words, "'example_unit': 'tree'"),
-        "--tokens-per-example": ([*words, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
-        "--column": ([*words, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
-        "--resume": ([run, f"{command} {{resume}}", *words[2:], "--resume", "--go"], "'resume': '--go'"),
-        "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-        "--launch": ([*words, "--launch", "nice -n 1"], "launch='nice -n 1'"),
-        "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
-        "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
-        "--dry-run": (["--dry-run"], "preview("),
-        "--json": (["--json"], '"trials": 0'),
-    }
-
 
 FLAGS: dict[str, Flags] = {
     "analyze": Flags(
@@ -206,32 +164,6 @@ FLAGS: dict[str, Flags] = {
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
             **of_program(PROGRAM),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
-        },
-    ),
-    "branch": Flags(
-        {
-            **TRAINING,
-            "sweeps.launching.policies.branch.Branch": lambda **_: Once(),
-            "sweeps.external.asked.parent_at": lambda path: Parent(source=str(path), examples=0, digest="0" * 16),
-        },
-        base=["--budget", "50k"],
-        cases={
-            "--optim": (["--optim", "muon", "--optim", "lion"], "optimizers=(Choice(name='muon', options={}), Choice("),
-            "--recipe": (["--recipe", "quick", "--set", "max_steps=9"], "max_steps=9"),
-            "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
-            "--trunk-batch": (["--trunk-batch", "24"], "batch_sizes=(24,)"),
-            "--budget": (["--budget", "60k"], "budgets=(60000,)"),
-            "--from-checkpoint": (
-                ["--from-checkpoint", "a.pt@7", "--from-checkpoint", "b.pt@8"],
-                "checkpoints=['a.pt@7', 'b.pt@8']",
-            ),
-            "--trunk-optim": (["--trunk-optim", "merit"], "trunk_optimizer='merit'"),
-            "--set": (
-                ["--set", "parent.optimizer=reset", "--set", "parent.warmup_examples=7"],
-                "state='reset', warmup=7",
-            ),
-            "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
-            **of_program(BRANCHED),
         },
     ),
     "status": Flags(

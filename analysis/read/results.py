@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
 from analysis.read.doubtful import cut_short, shared_runs, without_copies
 from analysis.read.groups import (
@@ -300,3 +299,17 @@ def _check_numbers(config: dict[str, Any]) -> None:
     lr = config["lr"]
     if lr is not None and not (isinstance(lr, int | float) and 0 < lr < math.inf):
         raise ValueError(f"lr is {lr!r}")
+
+
+def are_branches(every: pd.DataFrame) -> np.ndarray:
+    """Return a mask of the trials that are branches: at the checkpoint of their parent, some trial has a multiple of
+    its batch size or learning rate."""
+    parents = [config.get("parent") or {} for config in every["config"]]
+    places = [(str(root), p.get("source"), p.get("examples")) for root, p in zip(every["root"], parents, strict=True)]
+    branched = {place for place, parent in zip(places, parents, strict=True) if branch_factors(parent) != (1, 1)}
+    return np.array([place in branched for place in places])
+
+
+def branch_factors(parent: dict[str, Any]) -> tuple[float, float]:
+    """Return the multiples of batch size and learning rate; 1 for what is no branch."""
+    return float(parent.get("batch_factor", 1.0)), float(parent.get("lr_factor", 1.0))

@@ -5,14 +5,13 @@ many runs at B_crit it takes was measured on simulated sweeps; what one such run
 workload. On the hyperbola E = E_min (1 + B/B_crit), a run at B_crit sees 2 E_min examples in 2 S_min steps. Whatever is
 unknown is ``None``, never a guess.
 
-Where a sweep is out of reach, two measurements on a single run remain: branches from its checkpoints, and its noise
-scale. Both are priced in the same unit; they need only the number of steps of a run at B_crit.
+Where a sweep is out of reach, measurements on a single run remain, such as its noise scale. They are priced in the same
+unit and need only the number of steps of a run at B_crit.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,10 @@ from torch import nn
 
 from analysis.formatting import duration, number
 from cbs.errors import ConfigError
+from cbs.registry.extensions import load, modules
 from cbs.workloads import WORKLOADS
 from sweeps.outlook.cost import Cost
 from sweeps.search.search import Search
-from sweeps.spec.branches import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
@@ -64,13 +63,6 @@ RUNS: Mapping[float, Range] = {0.35: (14, 22, 37), 0.2: (18, 33, 72), 0.1: (31, 
 
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
 """GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
-
-BRANCHES: tuple[int, int] = (3, 7)
-"""Fewest and typical number of branches at a checkpoint that the sequential test runs (docs/branching.md)."""
-
-TRUNK = 0.25
-"""Batch size of the run from which branches start, as a share of B_crit: branches reach from a sixteenth of B_crit to
-four times it."""
 
 NOISE_STEPS, MEASURED_STEP = 256, 1.9
 """Steps of ``cbs noise-scale``, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
@@ -145,19 +137,6 @@ def price(runs: Range, run: CriticalRun, gpu_hour: float | None = None, *, work:
     )
 
 
-def branch_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:
-    """Return the price of ``cbs branch`` with its defaults from checkpoints of a run that exists, at :data:`TRUNK`
-    times B_crit; the highest is what its ``--dry-run`` counts. ``None`` if the steps of a run are unknown."""
-    if run.steps is None:
-        return None
-    largest = max(Fraction(factor) for factor in FACTORS.split(","))
-    trunk = (1 + TRUNK) / 2  # examples, in those of a run at B_crit: E_min (1 + B/B_crit) over 2 E_min
-    window = max(FEWEST_STEPS * float(largest) * TRUNK / run.steps, SHARE * trunk)
-    checkpoints, most = len(AT.split(",")), len(FACTORS.split(",")) * SEEDS
-    low, typical, high = (checkpoints * branches * window for branches in (*BRANCHES, most))
-    return price((low, typical, high), run, gpu_hour)
-
-
 def noise_scale_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:
     """Return the price of ``cbs noise-scale`` with its default number of steps, each at B_crit; ``None`` if the steps
     of a run are unknown."""
@@ -165,6 +144,28 @@ def noise_scale_price(run: CriticalRun, gpu_hour: float | None = None) -> Price 
         return None
     share = NOISE_STEPS / run.steps
     return price((share, share, share), run, gpu_hour, work=MEASURED_STEP)
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A measurement on a single run, in place of a sweep that is out of reach; ``INSTEAD`` in the module ``prices`` of
+    an extension is one.
+
+    Attributes:
+        command: the command.
+        about: what is priced, in a few words.
+        price: function of a run at B_crit and of the dollars for an hour of a GPU.
+    """
+
+    command: str
+    about: str
+    price: Callable[[CriticalRun, float | None], Price | None]
+
+
+def measurements() -> list[Instead]:
+    """Return what can be measured on a single run."""
+    noise_scale = Instead("cbs noise-scale", f"{NOISE_STEPS} measured steps at B_crit", noise_scale_price)
+    return [*(load(module).INSTEAD for module, _ in modules("prices")), noise_scale]
 
 
 def critical_run(search: Search, cost: Cost | None) -> CriticalRun:
@@ -271,7 +272,7 @@ def price_report(
     """Return the price of an answer as plain JSON values.
 
     ``run`` is the :class:`CriticalRun`, ``within`` the :class:`Price` by half width, and ``instead`` the prices of
-    ``cbs branch`` and ``cbs noise-scale`` where the sweep is out of reach, otherwise ``None``.
+    :func:`measurements` where the sweep is out of reach, otherwise ``None``.
 
     Args:
         search: search of the sweep with its finished trials.
@@ -287,11 +288,11 @@ def price_report(
         run = replace(run, gpu_hours=None)
     sought = [each for each in RUNS if each <= (goal or Sweep.usual_precision)] or [min(RUNS)]
     within = {str(each): price(RUNS[each], run, gpu_hour) for each in sought[:2]}
-    instead = {"cbs branch": branch_price(run, gpu_hour), "cbs noise-scale": noise_scale_price(run, gpu_hour)}
+    instead = {each.command: each.price(run, gpu_hour) for each in measurements()} if far else {}
     return {
         "run": asdict(run),
         "within": {goal: asdict(each) for goal, each in within.items()},
-        "instead": {name: each and asdict(each) for name, each in instead.items()} if far else None,
+        "instead": {name: each and asdict(each) for name, each in instead.items()} or None,
         "gpu_hour": gpu_hour,
         "workers": max(workers, 1),
         "optimizers": len(search.sweep.choices),
@@ -316,10 +317,7 @@ def price_lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"price         B_crit within {'; within '.join(answers)}{unknown}"
     if report["instead"] is None:
         return
-    about = {
-        "cbs branch": f"from checkpoints of one run at B_crit/{1 / TRUNK:g}",
-        "cbs noise-scale": f"{NOISE_STEPS} measured steps at B_crit",
-    }
+    about = {each.command: each.about for each in measurements()}
     shares = []
     for name, cost in report["instead"].items():
         costs = [] if cost is None else [f"{span(cost['runs'])} {unit}{each}", *_costs(cost, report)]

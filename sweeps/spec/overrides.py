@@ -60,13 +60,6 @@ RUN = {
 }
 
 
-OF_BRANCH = {
-    "parent.optimizer": RunKey(str, "keep", "State of the optimizer in a branch: keep or reset."),
-    "parent.warmup_examples": RunKey(int, "0", "Examples of a linear warmup at the start of a branch."),
-}
-"""Keys that say in ``cbs branch`` of every branch what they say of a trial with ``--from-checkpoint``."""
-
-
 def split(settings: Iterable[str], keys: Mapping[str, RunKey] = RUN) -> tuple[dict[str, Any], list[str]]:
     """Split settings of the form ``key=value`` into those with one of the ``keys``, by key, and the others.
 

@@ -12,13 +12,12 @@ from analysis.present import presentation
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.budget.equal_budgets import budget
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.local.local_batch_sizes import local
 from analysis.questions.lr.learning_rates import learning_rates
 from analysis.questions.recommend.plans import Wish
 from analysis.questions.recommend.recommendations import recommend
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
-from tests.analysis.questions import branched_runs, equal_budgets
+from tests.analysis.questions import equal_budgets
 from tests.factories import Truth, sweep
 
 LINES, COLUMNS = 15, 80
@@ -61,17 +60,6 @@ def holds(found: Any) -> list[str]:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_screen_holds_the_answer_and_names_the_next_command(two: Path, question: str) -> None:
     assert all(command.startswith("cbs ") for command in holds(QUESTIONS[question](two)))
-
-
-def test_branches_of_many_checkpoints_are_a_screen(tmp_path: Path) -> None:
-    branched_runs.write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(10_000, 20_000, 40_000, 80_000, 160_000))
-    found = local(tmp_path, config=FAST)
-    assert holds(found) == []  # where the files are is not known
-    screen, wide = str(found), presentation(found).wide
-    assert "8 of 10 checkpoints: --wide shows all" in screen
-    for shown in ("10,000", "160,000"):  # the first and the last of both
-        assert sum(line.split()[1:2] == [shown] for line in screen.splitlines()) == 2
-    assert len(wide[0].rows) == 10  # type: ignore[union-attr]
 
 
 def test_budgets_are_a_screen(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.trial.record import WorkloadInfo
-from sweeps.commands.branch import branch_flags
 from sweeps.commands.noise_scale import command as noise_scale
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.precision import Precision
@@ -24,7 +23,6 @@ from sweeps.outlook.price import (
     NOISE_STEPS,
     RUNS,
     CriticalRun,
-    branch_price,
     checked_gpu_hour,
     critical_run,
     model_of,
@@ -36,7 +34,6 @@ from sweeps.outlook.price import (
 )
 from sweeps.outlook.report import dry_run_lines, dry_run_report
 from sweeps.search.search import Search
-from sweeps.spec.branches import AT, FACTORS, SEEDS, branch_plan
 from sweeps.spec.overrides import split
 from tests.sweeps.simulation import MIN_EXAMPLES, MIN_STEPS, run_search, small_sweep
 
@@ -189,31 +186,13 @@ def test_a_policy_passes_the_price_of_an_hour_on(policy: str, tmp_path: Path) ->
 def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     large = expecting((2000.0, 4e6), **LARGE)
     _, line = price_lines(price_report(large, None, 1))
-    assert "cbs branch" in line
     assert f"({NOISE_STEPS} measured steps at B_crit)" in line
     small = expecting((2000.0, 4e6), workload=GPT2)
     assert price_report(small, None, 1)["instead"] is None
     monkeypatch.setattr(module, "OUT_OF_REACH", 0.1)
     assert price_report(small, None, 1)["instead"] is not None
     _, line = price_lines(price_report(expecting(None, **LARGE), None, 1))
-    assert "cbs branch a part of one run (" in line
-
-
-@pytest.mark.parametrize("steps", [400.0, 40_000.0])  # windows of 20 updates, and of 2 % of the trunk
-def test_branches_cost_at_most_what_their_dry_run_counts(steps: float) -> None:
-    critical = 4096
-    run = CriticalRun(examples=steps * critical, steps=steps)
-    plan = branch_plan(
-        batch_size=critical // 4, examples=round(1.25 * steps / 2 * critical), at=AT, factors=FACTORS, window=None,
-        lr_rule="sqrt",
-    )  # fmt: skip
-    found = branch_price(run)
-    assert found is not None
-    assert found.examples is not None
-    counted = len(plan.at) * len(plan.factors) * SEEDS * plan.window
-    assert found.examples[2] == pytest.approx(counted, rel=0.03)
-    assert found.examples[0] < found.examples[1] < found.examples[2]
-    assert branch_price(CriticalRun(examples=1.0)) is None
+    assert "cbs noise-scale a part of one run (" in line
 
 
 def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
@@ -224,10 +203,7 @@ def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
     assert found.dollars == pytest.approx([200.0 * NOISE_STEPS / 1000 * 1.9] * 3)
 
 
-def test_what_is_priced_are_the_defaults_of_the_commands() -> None:
-    flags, policy = inspect.signature(branch_flags).parameters, inspect.signature(POLICIES["branch"]).parameters
-    assert (flags["at"].default, flags["factors"].default, flags["seeds"].default) == (AT, FACTORS, str(SEEDS))
-    assert (policy["at"].default, policy["factors"].default) == (AT, FACTORS)
+def test_what_is_priced_are_the_steps_of_the_command_by_default() -> None:
     assert inspect.signature(noise_scale).parameters["steps"].default == NOISE_STEPS
 
 

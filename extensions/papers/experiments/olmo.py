@@ -1,8 +1,6 @@
 """Merrill et al. (2025): batch-size warmup of OLMo, and its local critical batch size by branches."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cbs.registry.choices import Choice
 from extensions.papers.experiments import (
@@ -18,9 +16,6 @@ from extensions.papers.experiments import (
     nth,
 )
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
-
-if TYPE_CHECKING:
-    from analysis.questions.local.local_batch_sizes import LocalBatchSizes
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
 FIRST = 168 / 608
@@ -93,7 +88,7 @@ def branch_olmo(scale: str) -> PaperRecipe:
 
     def along(name: str) -> tuple[OurNumber, ...]:
         def at(place: int) -> OurNumber:
-            def measured(found: LocalBatchSizes) -> Measured:
+            def measured(found: Any) -> Measured:
                 checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, place)
                 return Measured(name, getattr(checkpoint, name), {"verdict": checkpoint.verdict})
 

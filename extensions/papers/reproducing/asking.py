@@ -48,7 +48,7 @@ QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
     "analyze": ("analysis.questions.analyze.critical_batch_sizes:analyze", "analysis"),
     "budget": ("analysis.questions.budget.equal_budgets:budget", "analysis/budget"),
     "compare": (_compare, "analysis/compare"),
-    "local": ("analysis.questions.local.local_batch_sizes:local", "analysis/local"),
+    "local": ("extensions.branching.local_batch_sizes:local", "analysis/local"),
     "lr": ("analysis.questions.lr.learning_rates:learning_rates", "analysis/lr"),
     "recommend": (_recommend, "analysis/recommend"),
     "scale": (_scale, "analysis/scaling"),

@@ -25,7 +25,7 @@ from sweeps.launching.policies import POLICIES
 from sweeps.search.observer import Limits
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
-from tests.analysis.questions.branched_runs import write as branches
+from tests.branched_runs import write as branches
 from tests.factories import TARGET
 
 PLAIN = GeometryColumns(geometry="l2", symbol="B", exponent=1, signal="grad_sq_norm", noise="noise_trace")

@@ -31,7 +31,7 @@ from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePl
 from extensions.schedules.plan.stages import _text, stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep
 from extensions.schedules.trainers import exported
-from tests.analysis.questions.branched_runs import write
+from tests.branched_runs import write
 from tests.factories import Truth, sweep
 
 CONFIG = AnalysisConfig(resamples=100)

@@ -11,8 +11,8 @@ from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.style import standing_marks, standing_points
-from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope
-from analysis.questions.local.tables import rows
+from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope
+from extensions.branching.tables import rows
 
 _SHOWN = 6.0  # Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.questions.local.local_batch_sizes import local
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest
@@ -19,15 +18,16 @@ from cbs.training.run import run_trial
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.workloads import build_workload
+from extensions.branching.local_batch_sizes import local
+from extensions.branching.plan import BranchPlan, branch_plan
+from extensions.branching.policies import Branch
 from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
 from sweeps.launching.merge import merge
-from sweeps.launching.policies.branch import Branch
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import tuning
 from sweeps.search.observer import Limits
-from sweeps.spec.branches import BranchPlan, branch_plan
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import one_after_the_other
 

@@ -9,12 +9,12 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
-from analysis.estimate.branches import BranchLosses, FactorCurve, factor_curve
 from analysis.estimate.objective import Scale, loss_studies, winners_at_edges
 from analysis.estimate.studies import Study
 from analysis.quantities import Array
-from analysis.read.branches import Branched
 from cbs.trial.record import TrialStatus
+from extensions.branching.factors import BranchLosses, FactorCurve, factor_curve
+from extensions.branching.reading import Branched
 
 _WILD = 30.0
 

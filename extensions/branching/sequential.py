@@ -25,8 +25,8 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import fdtrc, stdtrit
 
-from analysis.estimate.branches import BranchLosses
 from analysis.quantities import Array
+from extensions.branching.factors import BranchLosses
 
 MOST_SEEDS = 5  # Default limit of the seeds of one factor
 _UNLIKE = 0.01  # Level of the F test for a factor that scatters more than all others

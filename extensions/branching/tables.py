@@ -12,8 +12,8 @@ from analysis.estimate.noise import PLAIN
 from analysis.formatting import DASH, number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
-from analysis.questions.local.checkpoints import LocalCheckpoint
-from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope, in_words
+from extensions.branching.checkpoints import LocalCheckpoint
+from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope, in_words
 
 MOST = 9
 """Checkpoints that are shown unless everything is."""

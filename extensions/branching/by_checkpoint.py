@@ -15,8 +15,8 @@ from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:  # every sweep imports the policies; importing pandas and scipy takes a second
-    from analysis.estimate.branch_test import NextBranches
-    from analysis.estimate.branches import BranchLosses
+    from extensions.branching.factors import BranchLosses
+    from extensions.branching.sequential import NextBranches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class CheckpointTest:
         every: all branches of the optimizer at the checkpoint.
         factors: factor k by batch size, increasing.
         within: excess loss up to which a branch has not lost, in the unit of the metric.
-        error: see :func:`analysis.estimate.branch_test.next_branches`.
+        error: see :func:`extensions.branching.sequential.next_branches`.
         earlier: results at earlier checkpoints of the same run.
     """
 
@@ -107,8 +107,8 @@ class CheckpointTest:
 
     def result(self) -> TestedCheckpoint:
         """Return what is known so far."""
-        from analysis.estimate.branch_test import BranchState
-        from analysis.estimate.branches import BranchLosses
+        from extensions.branching.factors import BranchLosses
+        from extensions.branching.sequential import BranchState
 
         assert self._every.start.parent is not None
         (label,), answer = self._every.axes.labels.values(), self._answer()
@@ -125,8 +125,8 @@ class CheckpointTest:
         )  # fmt: skip
 
     def _answer(self) -> NextBranches:
-        from analysis.estimate.branch_test import next_branches
-        from analysis.estimate.branches import BranchLosses
+        from extensions.branching.factors import BranchLosses
+        from extensions.branching.sequential import next_branches
 
         earlier = self._earlier
         return next_branches(

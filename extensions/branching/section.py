@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from analysis.config import AnalysisConfig
-from analysis.questions.local.local_batch_sizes import LocalBatchSizes, local
-from analysis.read.branches import are_branches
-from analysis.read.results import read_trials
+from analysis.read.results import are_branches, read_trials
+from extensions.branching.local_batch_sizes import LocalBatchSizes, local
 
 TITLE = "Local critical batch sizes"
 

@@ -2,7 +2,7 @@ r"""The local critical batch size along a training run, measured by branches of 
 
 Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size
 of the run, and the largest k whose loss does not fall behind gives the critical batch size there. Here it is estimated
-with an interval, from draws of the loss over k (:mod:`analysis.estimate.branches`); the published rule
+with an interval, from draws of the loss over k (:mod:`extensions.branching.factors`); the published rule
 stands beside.
 
 The constant batch size that is nearest to the local one f(t) in mean square is the time average of f, which is
@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.branches import ENOUGH, SOME, FactorCurve
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import differing
@@ -31,12 +30,13 @@ from analysis.formatting import number
 from analysis.json_values import plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Array, Quantity
-from analysis.questions.local.checkpoints import LocalCheckpoint, checkpoint
-from analysis.questions.local.tuned_branches import TunedBranches, tuned
-from analysis.read.branches import branched
 from analysis.read.groups import Group
 from analysis.read.results import load, read_trials
 from cbs.errors import ConfigError, ResultsError
+from extensions.branching.checkpoints import LocalCheckpoint, checkpoint
+from extensions.branching.factors import ENOUGH, SOME, FactorCurve
+from extensions.branching.reading import branched
+from extensions.branching.tuned_branches import TunedBranches, tuned
 
 TOLERANCE = 0.01
 """Default tolerance of the loss, in the unit of the metric; the published rule has the same, in nats per token."""

@@ -11,6 +11,8 @@ from analysis.consoles import errors
 from sweeps.commands import panel
 from sweeps.commands.sweep import output_flags, program_flags, resource_flags, sweep_flags
 
+PANEL = "Measure"
+
 
 def trunk_flags(
     trunk_batch: Annotated[int, typer.Option(help="Batch size of the trunk.")] = 16,
@@ -88,17 +90,17 @@ def command(
     with errors.status("starting"):
         from cbs.errors import ConfigError
         from cbs.registry.values import parse_seeds
+        from extensions.branching.policies import OF_BRANCHES, Branch
         from sweeps.external.asked import asked_sweep
-        from sweeps.launching.policies.branch import Branch
         from sweeps.launching.train import train
         from sweeps.recipes import RECIPES
         from sweeps.running.resources import Resources
-        from sweeps.spec.overrides import OF_BRANCH, split
+        from sweeps.spec.overrides import split
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
     if given := run_settings.keys() & {"policy", "gpu_hour"}:
         raise ConfigError(f"--set {' and '.join(sorted(given))}: this is of 'cbs sweep' alone; leave it out")
-    of_branch, asked["settings"] = split(asked["settings"], OF_BRANCH)
+    of_branch, asked["settings"] = split(asked["settings"], OF_BRANCHES)
     checkpoints, lr = trunk["from_checkpoint"] or [], trunk["lr"]
     seeds = parse_seeds(branches.pop("seeds"))
     asked |= {

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from analysis.estimate.best_rate import AtBest
-from analysis.estimate.branch_test import BranchState, next_branches
-from analysis.estimate.branches import (
+from analysis.estimate.comparison import Standing
+from analysis.estimate.objective import Scale
+from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
+from extensions.branching.factors import (
     BranchLosses,
     FactorCurve,
     LocalFactor,
@@ -17,9 +19,7 @@ from analysis.estimate.branches import (
     recovery,
     smoothed,
 )
-from analysis.estimate.comparison import Standing
-from analysis.estimate.objective import Scale
-from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
+from extensions.branching.sequential import BranchState, next_branches
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 NAN, INF = math.nan, math.inf

@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.formatting import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
+from analysis.read.results import are_branches, branch_factors
 from cbs.errors import ResultsError
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialStatus, end_mean, leeway
@@ -45,20 +46,6 @@ class Branched:
     trials: pd.DataFrame = field(repr=False)
 
 
-def are_branches(every: pd.DataFrame) -> np.ndarray:
-    """Return a mask of the trials that are branches: at the checkpoint of their parent, some trial has a multiple of
-    its batch size or learning rate."""
-    parents = [config.get("parent") or {} for config in every["config"]]
-    places = [(str(root), p.get("source"), p.get("examples")) for root, p in zip(every["root"], parents, strict=True)]
-    branched = {place for place, parent in zip(places, parents, strict=True) if _factors(parent) != (1, 1)}
-    return np.array([place in branched for place in places])
-
-
-def _factors(parent: dict[str, Any]) -> tuple[float, float]:
-    """Return the multiples of batch size and learning rate; 1 for what is no branch."""
-    return float(parent.get("batch_factor", 1.0)), float(parent.get("lr_factor", 1.0))
-
-
 def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     """Return the branches among all trials that were read, by optimizer and checkpoint.
 
@@ -70,14 +57,14 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     if rows.empty:
         raise ResultsError("no branches: no trial starts from a checkpoint with a multiple of its batch size")
     parents = list(rows["config"].map(lambda config: config["parent"]))
-    factors, lr_factors = zip(*map(_factors, parents), strict=True)
+    factors, lrbranch_factors = zip(*map(branch_factors, parents), strict=True)
     rows = rows.assign(
         config=[
             config | {"parent": {key: parent[key] for key in _OWN} | {"source": run}}
             for config, parent, run in zip(rows["config"], parents, _runs(rows, parents), strict=True)
         ],
         factor=factors,
-        lr_factor=lr_factors,
+        lr_factor=lrbranch_factors,
         born=[int(parent["examples"]) for parent in parents],
         source=[str(parent["source"]) for parent in parents],
         digest=[str(parent["digest"]) for parent in parents],

@@ -9,7 +9,14 @@ import numpy as np
 from scipy.special import fdtrc
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.branches import (
+from analysis.estimate.comparison import Standing
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.noise import NoiseScale, measure
+from analysis.formatting import number
+from analysis.quantities import UNKNOWN, Array, Quantity
+from cbs.trial.store import finite_or_none
+from cbs.trial.trial_files import read_steps
+from extensions.branching.factors import (
     BranchLosses,
     FactorCurve,
     LocalFactor,
@@ -18,14 +25,7 @@ from analysis.estimate.branches import (
     recovery,
     smoothed,
 )
-from analysis.estimate.comparison import Standing
-from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.noise import NoiseScale, measure
-from analysis.formatting import number
-from analysis.quantities import UNKNOWN, Array, Quantity
-from analysis.questions.local.tuned_branches import TunedBranches
-from cbs.trial.store import finite_or_none
-from cbs.trial.trial_files import read_steps
+from extensions.branching.tuned_branches import TunedBranches
 
 _UNLIKE = 0.01  # Level of the F test for losses around k* that scatter more over seeds than those of smaller factors
 

@@ -15,16 +15,19 @@ from analysis import present
 from analysis.command_options import config_of
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.present import presentation
 from analysis.present.figures import figures_of
-from analysis.questions.local.checkpoints import number_of
-from analysis.questions.local.local_batch_sizes import LocalBatchSizes, LocalScope, in_words, local
-from analysis.questions.local.tuned_branches import TunedBranches, tuned
-from analysis.read.branches import Branched
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from tests.analysis.questions.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
+from extensions.branching.checkpoints import number_of
+from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalScope, in_words, local
+from extensions.branching.reading import Branched
+from extensions.branching.section import section
+from extensions.branching.tuned_branches import TunedBranches, tuned
+from tests.analysis.test_screens import holds
+from tests.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, inside, sweep
 from tests.test_malicious import edit
 
@@ -134,7 +137,7 @@ def test_a_window_that_is_long_enough_moves_nothing(answered: LocalBatchSizes) -
 
 def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(40_000,), noise=0.0, common=0.0005, seeds=5)
-    import tests.analysis.questions.branched_runs as runs
+    import tests.branched_runs as runs
 
     (quiet,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
     assert quiet.verdict is Verdict.OK
@@ -408,3 +411,20 @@ def test_the_definition_that_is_none_points_to_the_command() -> None:
 def test_factors_are_written_as_people_do() -> None:
     said = ["1/4", "1/3", "0.3", "1", "1.5", "16"]
     assert [number_of(factor) for factor in (0.25, 1 / 3, 0.3, 1.0, 1.5, 16.0)] == said
+
+
+def test_branches_of_many_checkpoints_are_a_screen(tmp_path: Path) -> None:
+    write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(10_000, 20_000, 40_000, 80_000, 160_000))
+    found = local(tmp_path, config=FAST)
+    assert holds(found) == []  # where the files are is not known
+    screen, wide = str(found), presentation(found).wide
+    assert "8 of 10 checkpoints: --wide shows all" in screen
+    for shown in ("10,000", "160,000"):  # the first and the last of both
+        assert sum(line.split()[1:2] == [shown] for line in screen.splitlines()) == 2
+    assert len(wide[0].rows) == 10  # type: ignore[union-attr]
+
+
+def test_branches_are_a_section_of_the_page_of_a_sweep(one: Path, tmp_path: Path) -> None:
+    assert isinstance(section(one, FAST), LocalBatchSizes)
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16), lrs=(2e-3,), growth=1.5)
+    assert section(tmp_path, FAST) is None

@@ -8,6 +8,8 @@ import typer
 from analysis.command_options import AnswerWriter, answer_with, level_of, options
 from analysis.consoles import errors
 
+PANEL = "Analyze"
+
 
 @options(config=level_of, answer=answer_with)
 def command(
@@ -34,7 +36,7 @@ def command(
 
     Example: cbs local results/ --json
     """
-    from analysis.questions.local.local_batch_sizes import local
+    from extensions.branching.local_batch_sizes import local
 
     paths = results or [Path("results")]
     with errors.status("drawing"):

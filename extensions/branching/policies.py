@@ -1,7 +1,7 @@
 """``cbs branch``: a run at one batch size, the trunk, and branches that start from its checkpoints.
 
 Trunk and branches are trials in one folder. Each sweep holds the trunk of an optimizer, or branches of one optimizer at
-one checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branch_test`) requests
+one checkpoint: all of them, or those that a sequential test (:mod:`extensions.branching.sequential`) requests
 next from the losses of earlier branches.
 """
 
@@ -19,17 +19,24 @@ from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
+from extensions.branching.by_checkpoint import CheckpointTest, TestedCheckpoint
+from extensions.branching.plan import AT, FACTORS, BranchPlan, branch_plan
 from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
-from sweeps.search.branch_tests import CheckpointTest, TestedCheckpoint
 from sweeps.search.lattice import middle
 from sweeps.search.observer import Limits
 from sweeps.search.search import Search
 from sweeps.spec.axes import Cell
-from sweeps.spec.branches import AT, FACTORS, BranchPlan, branch_plan
+from sweeps.spec.overrides import RunKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
+
+OF_BRANCHES = {
+    "parent.optimizer": RunKey(str, "keep", "State of the optimizer in a branch: keep or reset."),
+    "parent.warmup_examples": RunKey(int, "0", "Examples of a linear warmup at the start of a branch."),
+}
+"""Keys that say in ``cbs branch`` of every branch what they say of a trial with ``--from-checkpoint``."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Branch(Policy):
     grid) and its budget. Its first seed is that of the trunk; a branch with this seed continues with the trunk's data.
 
     Args:
-        at: where branches begin, see :func:`sweeps.spec.branches.branch_plan`, as for the next three.
+        at: where branches begin, see :func:`extensions.branching.plan.branch_plan`, as for the next three.
         factors: batch sizes as multiples of the trunk's.
         window: number of examples that every branch sees.
         lr_rule: rule for the learning rate of a branch.

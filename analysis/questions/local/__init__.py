@@ -1,1 +1,0 @@
-"""The local critical batch size: along one run, from branches of its checkpoints."""

@@ -1,0 +1,1 @@
+"""Commands on branches of a run."""
