@@ -37,7 +37,6 @@ settings.load_profile("quick")
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
 FORKING_FILES = (
     *("tests/noise_scale/test_distributed.py", "tests/noise_scale/sources/test_replicas.py"),
-    "tests/integrations/test_ranks.py",
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
     *("tests/test_cli.py", "tests/test_docs.py", "tests/test_extensions.py"),
 )
@@ -59,7 +58,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return SCOPES.get(file, file)
+            return SCOPES.get(file, "processes" if file.endswith("test_ranks.py") else file)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
