@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from extensions.branching.prices import branch_price
 from sweeps.outlook.price import (
     RUNS,
     CriticalRun,
     Price,
     accelerator_hours,
-    branch_price,
     noise_scale_price,
     price,
     span,

@@ -144,9 +144,8 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
         {command.partition(" ")[0] for command in EXPECTED}
     )
     assert under["Begin"] == ["sweep", "analyze"]
-    assert {"noise-scale", "throughput", "status"} <= {*under["Measure"]}
+    assert {"noise-scale", "status"} <= {*under["Measure"]}
     assert {"budget", "fit", "lr", "compare"} <= {*under["Analyze"]}
-    assert "recommend" in under["Decide"]
     assert {"import", "merge"} <= {*under["Bring your data"]}
 
 
@@ -182,9 +181,6 @@ def test_version_and_no_arguments(run):
     assert "sweep" in run()[1]
 
 
-ASSUMED = "assumed(examples_per_second_per_device=9)"
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_no_number_is_one_line_that_names_the_flag(run, command):
     for flag in flags_of(command):
@@ -204,7 +200,6 @@ NAMES = [
     ("sweep", "--optim", OPTIMIZERS),
     ("sweep", "--recipe", RECIPES),
     ("sweep", "--workload", WORKLOADS),
-    ("throughput", "RESULTS_OR_RECIPE", RECIPES),
     ("optimizers", "--workload", WORKLOADS),
     ("noise-scale", "--workload", WORKLOADS),
     ("noise-scale", "--optim", OPTIMIZERS),
@@ -321,7 +316,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
             for command, *more in (
                 ["analyze"],
                 ["compare"],
-                ["recommend", "--throughput", ASSUMED],
             )
         ),
         *(mistake for mistakes in of_extensions("MISTAKES") for mistake in mistakes),
@@ -337,7 +331,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
                 ["analyze"],
                 ["compare"],
                 ["fit", "steps.csv"],
-                ["recommend", "--throughput", ASSUMED],
             )
         ),
         *(
@@ -358,17 +351,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["import", "runs.csv", *IMPORTED, "--set", "optimizer"], ["--set", "name=value"]),
         (["optimizers", "muon", "--libraries"], ["--libraries", "without names"]),
         (["optimizers", "muon", "--set", "muon.matrices=all"], ["--set", "--workload"]),
-        (["recommend"], ["--throughput is missing", "cbs throughput"]),
-        (["recommend", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
-        (
-            ["recommend", "--throughput", ASSUMED.replace("9", "0")],
-            ["examples per second", "above 0"],
-        ),
-        (
-            ["recommend", "--throughput", ASSUMED, "--devices", "0"],
-            ["devices", "at least 1"],
-        ),
-        (["recommend", "--throughput", ASSUMED, "--price", "-1"], ["price"]),
         (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
         (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
         (["sweep", "--set", "within=0.5", "--dry-run"], ["within", "--budget"]),
@@ -377,10 +359,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),
         (["status", "nowhere"], ["nowhere", "does not exist"]),
         (["status", "nowhere", "--clean", "leftovers"], ["nowhere", "does not exist"]),
-        (["throughput"], ["Missing argument", "throughput --help"]),
-        (["throughput", "quik"], ["quik", "quick"]),
-        (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
-        (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
     ],
 )
 @pytest.mark.usefixtures("children_here")

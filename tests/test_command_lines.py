@@ -252,6 +252,7 @@ def test_an_import_asks_for_no_more_than_its_source(
 RUN = ("fit", "compare", "lr", "status", "optimizers")  # Those that take a second or two on a small sweep
 
 
+BESIDE = [name for names in of_extensions("BESIDE_A_SWEEP") for name in names]
 QUICK = {name: when for each in of_extensions("QUICK") for name, when in each.items()}
 
 
@@ -293,7 +294,7 @@ def flags_in(words: list[str]) -> set[str]:
 def having(words: list[str]) -> list[str]:
     """The commands that have all flags; of those that have what a sweep has, the sweep."""
     names = [name for name in known() if flags_in(words) <= flags_of(name)]
-    return ["sweep"] if {"sweep"} <= {*names} <= {"sweep", "noise-scale", "recommend"} else names
+    return ["sweep"] if {"sweep"} <= {*names} <= {"sweep", "noise-scale", *BESIDE} else names
 
 
 def test_flags_that_stand_alone_are_those_of_a_command() -> None:

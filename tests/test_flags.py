@@ -18,7 +18,6 @@ import pytest
 
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
-from sweeps.measuring.throughput import Timing
 from tests.cases import PRESENT, TRAINING, Case, Flags, answer, of_extensions, of_program
 from tests.parameters import COMMANDS, flags_of, kind
 
@@ -121,15 +120,6 @@ FLAGS: dict[str, Flags] = {
             "--json": (["--json"], "printed: []"),
         },
     ),
-    "recommend": Flags(
-        {
-            "analysis.questions.recommend.recommendations.recommend": answer,
-            **PRESENT,
-            "analysis.read.throughput.read_throughput": "the table",
-        },
-        base=["--throughput", "times.csv"],
-        cases=ASKED,
-    ),
     "budget": Flags(
         {"analysis.questions.budget.equal_budgets.budget": answer, **PRESENT},
         base=["results"],
@@ -182,17 +172,6 @@ FLAGS: dict[str, Flags] = {
         {"sweeps.launching.merge.merge": answer},
         base=["one", "other", "-o", "both"],
         cases={"--json": (["--json"], "to_json(")},
-    ),
-    "throughput": Flags(
-        {
-            "sweeps.measuring.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
-            "cbs.trial.step_times.write_step_times": None,
-        },
-        base=["quick"],
-        cases={
-            "source": (["default"], "measured_apart('default'"),
-            "--batch-sizes": (["--batch-sizes", "8..32"], "[8, 16, 32]"),
-        },
     ),
 }
 """What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for

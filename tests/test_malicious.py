@@ -22,10 +22,8 @@ CALLS = {
     "merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"],
     "noise-scale": [],
     "optimizers": [],
-    "recommend": ["FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none"],
     "status": ["FOLDER", "FOLDER --json", "FOLDER --clean failed"],
     "sweep": ["--workload noisy_quadratic --optim sgd --batch-sizes 4 -o FOLDER"],
-    "throughput": ["FOLDER -o times.csv --seconds 0.01"],
 }
 """What is done to a folder by the commands that need more than it, or read none; the others are given it alone."""
 for those in of_extensions("CALLS"):
@@ -214,18 +212,3 @@ def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run, 
         assert not (store.root / "ran").exists()
     for page in store.root.rglob("*.html"):
         assert "<script" not in page.read_text()
-
-
-@pytest.mark.usefixtures("children_here")
-def test_code_runs_once_it_is_named_on_the_command_line(world, run) -> None:
-    store, outside = world
-    code_of_the_folder(store, outside)
-    for name in ("torch", "sweeps", "sitecustomize"):
-        (Path.cwd() / f"{name}.py").unlink()
-    code, _, err = run("throughput", store.root, "--code", "another:run")
-    assert code == 2
-    assert "--code evil:run" in err
-    assert not (outside / "ran").exists()
-    code, _, err = run("throughput", store.root, "--code", "evil:run")
-    assert code == 2  # it is no workload, but it was asked
-    assert (outside / "ran").exists()

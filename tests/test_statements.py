@@ -18,7 +18,6 @@ from analysis.estimate.suggest.design import GOAL
 from analysis.figure_options import VENUES
 from analysis.formatting import B_CRIT
 from analysis.questions.budget.equal_budgets import NATS
-from analysis.questions.recommend.recommendations import NEAR
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.models import read
@@ -164,7 +163,6 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("own-trainer.md", "the program gets SIGTERM, and {} seconds later SIGKILL", lambda: (WORDS[int(GRACE)],)),
     ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
     ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (GradientNorm.examples,)),
-    ("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),)),
     ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
     ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),
     ("evidence.md", "| `split` | {} | 0 | {} |", lambda: (cells("split", EXACT), cells("split", REFUSED))),

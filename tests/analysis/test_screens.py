@@ -13,8 +13,6 @@ from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.budget.equal_budgets import budget
 from analysis.questions.compare.optimizers import compare
 from analysis.questions.lr.learning_rates import learning_rates
-from analysis.questions.recommend.plans import Wish
-from analysis.questions.recommend.recommendations import recommend
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
 from tests.analysis.questions import equal_budgets
@@ -31,7 +29,6 @@ QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "harder": lambda folder: analyze(folder, FAST, targets=[2.0]),
     "compare": lambda folder: compare(folder, FAST),
     "lr": lambda folder: learning_rates(folder, FAST),
-    "recommend": lambda folder: recommend(folder, TIMES, Wish(devices=8), FAST),
 }
 
 

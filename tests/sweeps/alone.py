@@ -15,7 +15,6 @@ from cbs.errors import CbsError, reason
 from cbs.training.parents import KeptCheckpoints
 from cbs.training.run import run_trial
 from sweeps.launching import launch
-from sweeps.measuring import throughput
 from sweeps.running import child, cluster, patience, tuning
 from sweeps.running.child import Failed
 from sweeps.running.cluster import PrestartedRay
@@ -89,5 +88,5 @@ class ChildHere:
 def children_here(patch: pytest.MonkeyPatch) -> None:
     """From here on children are none of their own, and no Ray is started ahead, which takes ten seconds of a core."""
     patch.setattr(cluster, "PrestartedRay", lambda *_: contextlib.nullcontext())
-    for module in (child, patience, throughput):  # imported before: what is imported while one is patched keeps it
+    for module in (child, patience):  # imported before: what is imported while one is patched keeps it
         patch.setattr(module, "Child", ChildHere)

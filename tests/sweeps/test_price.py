@@ -4,12 +4,10 @@ import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from analysis.formatting import duration, number
-from benchmarks import prices
 from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
@@ -222,17 +220,3 @@ def test_a_range_has_two_digits_at_any_size() -> None:
     assert span((0.123, 52.4, 168_000.0)) == "52 [0.12, 170,000]"
     assert span((3.0, 3.0, 3.0)) == "3"
     assert span((1e-5, 2e-5, 4e-5)) == "under 0.01"
-
-
-def test_the_page_has_the_table_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "prices.md").read_text()
-    assert prices.written(page) == page, "python -m benchmarks.prices --write docs/prices.md"
-    monkeypatch.setattr(prices, "RUNS", MappingProxyType({0.2: (1, 2, 3)}))
-    assert prices.written(page) != page
-    with pytest.raises(ValueError, match="no lines"):
-        prices.written("a page without a table")
-
-
-@pytest.mark.parametrize(("millions", "sequences"), [(85, 2191), (151, 3240), (302, 5433)])
-def test_the_law_for_the_table_returns_the_curves_that_it_was_fitted_to(millions: int, sequences: int) -> None:
-    assert prices.critical_tokens(millions * 1_000_000) == pytest.approx(512 * sequences, rel=0.06)

@@ -4,7 +4,7 @@ et al. 2025)."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.quantities import Quantity
 from cbs.registry.choices import Choice
@@ -31,7 +31,6 @@ from sweeps.spec.lengths import ScheduleRule
 if TYPE_CHECKING:
     from analysis.questions.compare.optimizers import Comparisons, TokenRatio
     from analysis.questions.lr.learning_rates import LearningRates
-    from analysis.questions.recommend.plans import Recommendations
 
 
 MOMENTA = (0.8, 0.95, 0.99)
@@ -160,7 +159,7 @@ def frontier(scale: str) -> PaperRecipe:
     times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
     def seconds(count: int, optimizer: str) -> OurNumber:
-        def least(found: Recommendations) -> Measured:
+        def least(found: Any) -> Measured:
             advice = only(nth(found.recommendations, 0).advice, optimizer=optimizer)
             plan = advice.plans.get("time")
             return Measured(

@@ -30,10 +30,9 @@ def _compare(folder: Path, *, config: AnalysisConfig, throughput: str | None = N
 
 def _recommend(folder: Path, *, config: AnalysisConfig, devices: int, throughput: str) -> Any:
     from analysis.command_options import times_of
-    from analysis.questions.recommend.plans import Wish
-    from analysis.questions.recommend.recommendations import recommend
 
-    return recommend(folder, times_of(throughput), Wish(devices=devices), config)
+    wish = load("extensions.recommending.plans").Wish(devices=devices)
+    return load("extensions.recommending.recommendations").recommend(folder, times_of(throughput), wish, config)
 
 
 def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: Any) -> Any:

@@ -13,9 +13,6 @@ from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
 from analysis.questions.compare.optimizers import compare
 from analysis.questions.lr.learning_rates import LearningRates, learning_rates
-from analysis.questions.recommend.plans import Wish
-from analysis.questions.recommend.recommendations import recommend
-from analysis.read.throughput import assumed
 from tests.factories import Truth, sweep
 from tests.sweeps.test_axes import stored as stored  # a sweep with tuned momentum
 
@@ -145,18 +142,3 @@ def test_the_best_rate_drifts_with_the_inverse_of_the_width(tmp_path: Path) -> N
     figure = drawn("width_drift", table.assign(lr=[2.0, 1.0], low=[1.5, 0.8], high=[2.5, 1.2]))
     (legend,) = [axes.get_legend() for axes in figure.axes]
     assert legend.get_texts()[-1].get_text() == "ln lr = -0.231 + 14.8 / width"  # ln 2 / (1/16 - 1/64), through both
-
-
-def test_time_is_the_product_of_steps_and_the_time_of_a_step(two: Path) -> None:
-    times = assumed("assumed(examples_per_second_per_device=1000, max_batch_per_device=64, step_latency=0.01)")
-    found = recommend(two, times, Wish(devices=4), QUICK)
-    table = FIGURES["time_factors"].compute(found)
-    assert table["panel"].nunique() == 2
-    for _, own in table.groupby("panel"):
-        np.testing.assert_allclose(own["time"], own["steps"] * own["step_time"])
-        assert (own["steps"].min(), own["step_time"].min(), own["utilisation"].max()) == (1, 1, 1)
-        seconds = 0.01 + own["batch_size"] / 4000
-        np.testing.assert_allclose(own["step_time"], seconds / seconds.min())
-        rate = own["batch_size"] / seconds
-        np.testing.assert_allclose(own["utilisation"], rate / rate.max())
-    drawn("time_factors", table)

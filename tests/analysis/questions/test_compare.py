@@ -1,12 +1,10 @@
-"""``cbs compare`` and ``cbs recommend`` from a folder of results to tables, files, figures and one clear line."""
+"""``cbs compare`` from a folder of results to tables, files, figures and one clear line."""
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -16,8 +14,6 @@ from analysis.config import AnalysisConfig
 from analysis.present import in_one_piece
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.recommend.plans import Wish
-from analysis.questions.recommend.recommendations import recommend
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
@@ -96,24 +92,6 @@ def test_every_situation_is_compared_drawn_and_written_as_strict_json(
         assert {"sweep", "target"} <= set(pd.read_csv(tmp_path / "out" / file))
 
 
-def test_every_situation_is_advised_drawn_and_written_as_strict_json(
-    situation: tuple, sketches: dict[str, Figure], tmp_path: Path
-) -> None:
-    name, root = situation
-    report = recommend(root, ASSUMED, Wish(devices=4, price_ratio=2.0), FAST)
-    able = name not in ("nothing reached", "one batch size")
-    drawn = written(report, "recommendation.json", sketches, tmp_path / "out")
-    assert drawn == (["recommendation", "time_factors"] if able else [])
-    (only,) = report.recommendations
-    assert bool(only.winners) == able
-    assert any(advice.plans for advice in only.advice) == able
-    for advice in only.advice:
-        curve = advice.answer.draws is not None
-        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if curve else set())
-        assert curve or "without a curve" in advice.remarks[-1]
-    assert (pd.read_csv(tmp_path / "out" / "recommendations.csv").shape[0] > 0) == able
-
-
 def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
     report = compare(two, FAST, throughput=ASSUMED, targets=[2.4, 2.8])
     panels = ["validation loss < 2.4", "validation loss < 2.8"]
@@ -125,19 +103,6 @@ def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(picture.table, before)
         figure.canvas.draw()
         fits_on_the_page(figure)
-
-
-def test_the_best_optimizer_is_told_with_its_probability(two: Path, tmp_path: Path) -> None:
-    report = recommend(two, ASSUMED, Wish(devices=4), FAST)
-    present.write(report, tmp_path, figures=None)
-    for best in report.recommendations[0].winners:
-        assert best.optimizer == "muon"
-        assert best.probability is not None
-        assert best.probability > 0.95
-    rows = pd.read_csv(tmp_path / "recommendations.csv")
-    assert rows.loc[rows["best_optimizer"], "optimizer"].unique().tolist() == ["muon"]
-    assert (rows["seconds_low"] < rows["seconds"]).all()
-    assert (rows["seconds"] < rows["seconds_high"]).all()
 
 
 def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -> None:
@@ -158,35 +123,19 @@ def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -
     assert pairs["adamw", "muon"] + pairs["muon", "adamw"] == pytest.approx(1.0)
 
 
-def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -> None:
-    options = ("--throughput", two / "throughput.csv", "-o", tmp_path, "--resamples", 200)
-    code, out, err = run("recommend", two, "--devices", 4, "--price", 2, "--price-ratio", 3, "--wide", *options)
-    assert (code, err) == (0, "")
-    assert "validation loss < 2.4, up to 4 devices [95 % interval]" in out
-    assert "of the steps alone: the spread of the step times is unknown" in " ".join(out.split())
-    assert re.search(r"least time: muon, with probability [>.\d ]+ if the step times are\s+exact", out)
-    code, out, _ = run("recommend", two, "--devices", 4, "--json", "--figures", "none", *options)
-    (found,) = json.loads(out)["recommendations"]
-    assert found["target"] == {"metric": "validation_loss", "value": 2.4, "direction": "below"}
-    assert {plan["objective"] for plan in found["optimizers"][0]["plans"]} == {"time", "cost", "examples"}
-    assert found["optimizers"][0]["plans"][0]["cost"] is None
-
-
 def test_an_assumption_is_stated_in_every_output(two: Path, run: Callable, tmp_path: Path) -> None:
     given = "assumed(examples_per_second_per_device=1000, max_batch_per_device=32, step_latency=0.01)"
-    for command, file in (("compare", "comparison.json"), ("recommend", "recommendation.json")):
-        _, out, _ = run(command, two, "--throughput", given, "-o", tmp_path, "--resamples", 200, "--figures", "none")
-        assert "assumed, not measured: a step takes 0.01 s" in " ".join(out.split())
-        assert "assumed, not measured" in json.loads((tmp_path / file).read_text())["throughput"]
+    _, out, _ = run("compare", two, "--throughput", given, "-o", tmp_path, "--resamples", 200, "--figures", "none")
+    assert "assumed, not measured: a step takes 0.01 s" in " ".join(out.split())
+    assert "assumed, not measured" in json.loads((tmp_path / "comparison.json").read_text())["throughput"]
 
 
 def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
     given = "assumed(examples_per_second_per_device=100)"
-    for command in ("compare", "recommend"):
-        code, out, _ = run(command, tmp_path, "--throughput", given, "--figures", "none")
-        assert code == 0
-        assert "target not reached. Not ok: there is no number to quote, only the reason." in " ".join(out.split())
+    code, out, _ = run("compare", tmp_path, "--throughput", given, "--figures", "none")
+    assert code == 0
+    assert "target not reached. Not ok: there is no number to quote, only the reason." in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -197,14 +146,10 @@ def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) 
         (["compare", "--target", "9"], ["before the first step"]),
         (["compare", "--throughput", "missing.csv"], ["missing.csv"]),
         (["compare", "--throughput", "assumed(step_latency=1)"], ["examples_per_second_per_device=NUMBER"]),
-        (["recommend"], ["--throughput is missing", "cbs throughput"]),
-        (["recommend", "--throughput", "THROUGHPUT", "--devices", "0"], ["devices must be at least 1"]),
-        (["recommend", "--throughput", "THROUGHPUT", "--price", "-1"], ["price"]),
-        (["recommend", "--throughput", "assumed(examples_per_second_per_device=0)"], ["above 0"]),
     ],
 )
 def test_misuse_is_one_clear_line(two: Path, run: Callable, tmp_path: Path, arguments: list[str], words: list) -> None:
-    command, *rest = [str(two / "throughput.csv") if part == "THROUGHPUT" else part for part in arguments]
+    command, *rest = arguments
     code, out, err = run(command, two, *rest, "-o", tmp_path / "out")
     assert (code, out) == (2, "")
     assert err.startswith("cbs: ")
@@ -248,30 +193,6 @@ def test_the_key_of_the_plane_has_the_batch_sizes_of_the_frontier(two: Path, tmp
     ends = f"B={front['batch_size'].min():g}–{front['batch_size'].max():g}"
     assert f"adamw, {ends}" in [text.get_text() for text in legend.get_texts()]
     assert sorted(front["devices"]) == [1, 4]
-
-
-def test_the_recommendation_is_told_without_colour_and_shows_its_data(two: Path) -> None:
-    report = recommend(two, ASSUMED, Wish(devices=4), FAST)
-    picture = next(picture for picture in figures_of(report) if picture.name == "recommendation")
-    figure = picture.kind.figure(picture.table)
-    for advice, axes in zip([report.recommendations[0].advice] * 2, figure.axes, strict=False):
-        assert len(axes.texts) == len(advice)
-        named = " ".join(text.get_text() for text in axes.texts)
-        assert all(entry.optimizer in named for entry in advice)
-        lines = {str(line._unscaled_dash_pattern) for line in axes.lines if len(line.get_xdata()) > 20}
-        assert len(lines) == len(advice)
-        points = picture.table[(picture.table["kind"] == "point") & (picture.table["panel"] == axes.get_title())]
-        measured = {point.batch_size for entry in advice for point in entry.answer.points if point.reached}
-        assert set(points["batch_size"]) <= measured
-        stars = [line for line in axes.lines if line.get_marker() == "*"]
-        best = picture.table[(picture.table["kind"] == "best") & (picture.table["panel"] == axes.get_title())]
-        assert [line.get_xdata()[0] for line in stars] == best["batch_size"].tolist()
-    cheap = picture.table[(picture.table["objective"] == "time") & (picture.table["kind"] == "point")]
-    adamw = report.recommendations[0].advice[0]
-    for row in cheap[cheap["optimizer"] == adamw.optimizer].itertuples():
-        (point,) = [entry for entry in adamw.answer.points if entry.batch_size == row.batch_size]
-        seconds = ASSUMED.seconds_per_step("adamw", np.array([float(point.batch_size)]), int(row.devices))[0]
-        assert row.value == pytest.approx(point.steps_to_target * seconds)
 
 
 def test_across_folders_optimizers_stand_side_by_side_and_what_differs_is_told(two: Path, tmp_path: Path) -> None:

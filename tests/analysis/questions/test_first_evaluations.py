@@ -9,16 +9,12 @@ import pytest
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present import presentation
 from analysis.present.answers import points
 from analysis.questions.analyze.figures import learning_rate
 from analysis.questions.analyze.figures.steps import rows as steps_rows
 from analysis.questions.fit.table_fit import fit_table
 from analysis.questions.lr.learning_rates import learning_rates
-from analysis.questions.recommend.plans import Wish
-from analysis.questions.recommend.recommendations import recommend
 from analysis.read.importers import import_runs
-from analysis.read.throughput import assumed
 from tests.analysis.read.importers.sources import settings, write_csv
 
 QUICK = AnalysisConfig(resamples=200)
@@ -96,16 +92,6 @@ def test_one_learning_rate_that_is_past_the_target_is_the_best_of_them(tmp_path:
     (answer,) = analyze(sweep(tmp_path, every, (0.125, 1.0, 8.0)), QUICK).answers
     point = next(point for point in answer.points if point.batch_size == 400)
     assert (point.best_lr, point.at_grid_edge, point.steps_upper_bound) == (1e-3, False, every)
-
-
-def test_a_recommendation_is_open_where_larger_ones_are_only_bounded(rare: Path) -> None:
-    found = recommend(rare, assumed("assumed(examples_per_second_per_device=2000)"), Wish(devices=4096), QUICK)
-    (advice,) = found.recommendations[0].advice
-    plan = advice.plans["time"]
-    assert (plan.batch_size, plan.probability_within_5_percent, plan.best_batch_size_interval[1]) == (128, None, None)
-    shown = "\n".join(map(str, presentation(found).wide))
-    assert "batch size 128 takes the least time of those whose steps are known; the best may lie beyond" in shown
-    assert "probability > 0.999" not in shown
 
 
 def test_where_nothing_was_measured_the_advice_is_the_same(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.measuring.throughput import ROUNDS, SLOW_ROUNDS, Report, Timing, examples_of, measure_throughput
+from extensions.recommending.step_times import ROUNDS, SLOW_ROUNDS, Report, Timing, examples_of, measure_throughput
 from sweeps.recipes import RECIPES
 from tests.factories import quadratic, trial
 
@@ -66,7 +66,7 @@ def test_seconds_are_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.0
 
     monkeypatch.setattr(TrainingLoop, "train_step", step)
-    monkeypatch.setattr("sweeps.measuring.throughput.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("extensions.recommending.step_times.time.perf_counter", lambda: clock[0])
     seen: list[Timing] = []
     found = measure_throughput([QUADRATIC], [8, 16], seconds=3.0, report=seen.append)
     assert [timing.seconds for timing in found] == [pytest.approx(0.1), pytest.approx(0.2)]
@@ -91,7 +91,7 @@ def test_the_spread_of_the_repetitions_is_their_interval(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(TrainingLoop, "__init__", counted)
     monkeypatch.setattr(TrainingLoop, "train_step", step)
-    monkeypatch.setattr("sweeps.measuring.throughput.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("extensions.recommending.step_times.time.perf_counter", lambda: clock[0])
     (found,) = measure_throughput([QUADRATIC], [8], seconds=3.0)
     logs = np.log([0.01, 0.02, 0.04, 0.02, 0.01])
     assert found.seconds == pytest.approx(np.exp(logs.mean()))
@@ -197,7 +197,7 @@ def test_no_batch_that_fits_is_one_line(run, results: Path, tmp_path: Path, monk
         monkeypatch.setattr(TrainingLoop, "train_step", step)
         return measure_throughput(*examples_of(source), report=report)
 
-    monkeypatch.setattr("sweeps.measuring.throughput.measured_apart", apart)
+    monkeypatch.setattr("extensions.recommending.step_times.measured_apart", apart)
     code, _, err = run("throughput", results, "-o", tmp_path / "t.csv")
     assert code == 2
     assert "adamw, batch size 4: does not fit in memory" in err

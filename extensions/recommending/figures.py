@@ -20,8 +20,8 @@ from analysis.present import style
 from analysis.present.figures import along, figure, tidy
 from analysis.present.figures.of_answers import about
 from analysis.quantities import percentiles
-from analysis.questions.recommend.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
+from extensions.recommending.plans import Plan, Recommendations
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]
 _FACTORS = ["panel", "optimizer", "devices", "kind", "batch_size", "steps", "step_time", "time", "utilisation"]

@@ -44,7 +44,7 @@ def command(
         from cbs.errors import ConfigError
         from cbs.registry.values import parse_batch_sizes
         from cbs.trial.step_times import StepTime, write_step_times
-        from sweeps.measuring.throughput import Timing, measured_apart
+        from extensions.recommending.step_times import Timing, measured_apart
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 

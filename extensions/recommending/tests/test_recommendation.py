@@ -17,12 +17,12 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import candidates, plane
 from analysis.formatting import number
-from analysis.questions.recommend.plans import Wish, local_curves
-from analysis.questions.recommend.recommendations import advise, probabilities_of_best, winner
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.step_times import StepTime
+from extensions.recommending.plans import Wish, local_curves
+from extensions.recommending.recommendations import advise, probabilities_of_best, winner
 from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256, 1024)

@@ -36,7 +36,9 @@ from analysis.estimate.scopes import read_scopes
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
 from analysis.formatting import plural
 from analysis.quantities import Array, Quantity, interval
-from analysis.questions.recommend.plans import (
+from analysis.read.throughput import Throughput
+from cbs.trial.target import Target
+from extensions.recommending.plans import (
     Advice,
     Doubling,
     LocalCurves,
@@ -48,8 +50,6 @@ from analysis.questions.recommend.plans import (
     beside,
     local_curves,
 )
-from analysis.read.throughput import Throughput
-from cbs.trial.target import Target
 
 NEAR = 1.05  # A batch size is near the best if its objective is at most this multiple of the best
 

@@ -43,8 +43,8 @@ def command(
 
     Example: cbs recommend results/ --throughput 'assumed(examples_per_second_per_device=2000)'
     """
-    from analysis.questions.recommend.plans import Wish
-    from analysis.questions.recommend.recommendations import recommend
+    from extensions.recommending.plans import Wish
+    from extensions.recommending.recommendations import recommend
 
     if times is None:
         measured = f"a table, such as 'cbs throughput {results}' writes where trials are trained here"

@@ -8,7 +8,7 @@ from analysis.formatting import number, percent, plural, share, time_unit, with_
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged
 from analysis.present.table import Column, Table, files, quantity
-from analysis.questions.recommend.plans import Plan, Recommendation, Recommendations, Winner
+from extensions.recommending.plans import Plan, Recommendation, Recommendations, Winner
 
 
 @presentation.register

@@ -26,7 +26,8 @@ from cbs.trial.trial_files import read_record
 from cbs.workloads import Workload
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
-from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running import child
+from sweeps.running.child import Channel, Died, Failed
 from sweeps.running.patience import LEAST_SECONDS, MARGIN
 from sweeps.search.lattice import middle
 from sweeps.spec.axes import Cell
@@ -103,10 +104,10 @@ def measured_apart(
         CbsError: as these functions raise it, or if the process dies or hangs.
     """
     patience = LEAST_SECONDS + MARGIN * seconds
-    with Child() as child:
+    with child.Child() as own:
         try:
-            return child.call(
-                "sweeps.measuring.throughput:serve", source, batch_sizes, seconds, tuple(code), str(Path.cwd()),
+            return own.call(
+                "extensions.recommending.step_times:serve", source, batch_sizes, seconds, tuple(code), str(Path.cwd()),
                 heard=report or (lambda timing: None), silence=patience,
             )  # fmt: skip
         except (Died, Failed) as error:

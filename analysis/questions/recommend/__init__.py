@@ -1,1 +1,0 @@
-"""Recommend a batch size to train with: least time, cost or data."""

@@ -1,0 +1,53 @@
+"""What general tests know of this extension."""
+
+from extensions.recommending.recommendations import NEAR
+from extensions.recommending.step_times import Timing
+from tests.cases import PRESENT, Flags, answer
+
+ASSUMED = "assumed(examples_per_second_per_device=9)"
+FLAGS = {
+    "recommend": Flags(
+        {
+            "extensions.recommending.recommendations.recommend": answer,
+            **PRESENT,
+            "analysis.read.throughput.read_throughput": "the table",
+        },
+        base=["--throughput", "times.csv"],
+        cases={"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")},
+    ),
+    "throughput": Flags(
+        {
+            "extensions.recommending.step_times.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
+            "cbs.trial.step_times.write_step_times": None,
+        },
+        base=["quick"],
+        cases={
+            "source": (["default"], "measured_apart('default'"),
+            "--batch-sizes": (["--batch-sizes", "8..32"], "[8, 16, 32]"),
+        },
+    ),
+}
+
+MISTAKES = [
+    (["recommend", "--throughput", ASSUMED, "/no/such/folder"], ["/no/such/folder", "cbs sweep"]),
+    (["recommend", "--throughput", ASSUMED, "--confidence", "2"], ["confidence", "between 0 and 1"]),
+    (["recommend"], ["--throughput is missing", "cbs throughput"]),
+    (["recommend", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
+    (["recommend", "--throughput", ASSUMED.replace("9", "0")], ["examples per second", "above 0"]),
+    (["recommend", "--throughput", ASSUMED, "--devices", "0"], ["devices", "at least 1"]),
+    (["recommend", "--throughput", ASSUMED, "--price", "-1"], ["price"]),
+    (["throughput"], ["Missing argument", "throughput --help"]),
+    (["throughput", "quik"], ["quik", "quick"]),
+    (["throughput", "quick", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
+    (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
+]
+
+STATEMENTS = [("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),))]
+
+CALLS = {
+    "recommend": [f"FOLDER --throughput {ASSUMED} --resamples 100 --figures none"],
+    "throughput": ["FOLDER -o times.csv --seconds 0.01"],
+}
+
+BESIDE_A_SWEEP = ["recommend"]
+"""Has flags of a sweep, which are meant where pages show them alone."""
