@@ -1,7 +1,12 @@
 """Numbers and names as a person says them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
 
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
@@ -98,3 +103,33 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def shown(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that its ``repr`` shows, by name, as :func:`plain`."""
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: what its ``to_json`` says, :func:`shown` of a dataclass without, lists and mappings
+    of such."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list | np.ndarray):
+        return [plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested dictionaries that holds nothing further."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from flat(part, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value

@@ -49,9 +49,8 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.forecast import ended as finished
-from sweeps.search.observer import Limits
 from sweeps.search.pruning import TRIED, out_of_reach
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
 

@@ -22,9 +22,8 @@ from analysis.config import AnalysisConfig
 from analysis.quantities import Array
 from extensions.branching.factors import BranchLosses, FactorCurve, local_factor
 from extensions.branching.local_batch_sizes import factor_curves
-from extensions.branching.reading import Branched
+from extensions.branching.reading import Branched, TunedBranches, tuned
 from extensions.branching.sequential import next_branches
-from extensions.branching.tuned_branches import TunedBranches, tuned
 
 FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 PARTS, WEIGHTS = (0.75, 0.875, 1.0), (0.25, 0.5, 0.25)

@@ -24,7 +24,7 @@ from benchmarks.models import read
 from cbs.errors import ConfigError, Unfinished
 from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.training.metrics.measures import GradientNorm
+from cbs.training.metrics import GradientNorm
 from cbs.training.noise_scale import OVERHEAD
 from cbs.training.noise_scale import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan

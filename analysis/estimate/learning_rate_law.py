@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.best_rate import at_best
 from analysis.estimate.studies import Study
-from analysis.json_values import plain
+from analysis.formatting import plain
 from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interval, percentiles, widening
 
 LEAST = 4

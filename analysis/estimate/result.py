@@ -14,7 +14,7 @@ from analysis.estimate.draws import Draws
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.prior import StepsCurve
 from analysis.estimate.studies import Point, Study
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interval
 from analysis.read.groups import Group
 from cbs.trial.record import GeometryColumns

@@ -8,7 +8,7 @@ from typing import Any
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.json_values import flat, shown
+from analysis.formatting import flat, shown
 from analysis.read.groups import OF_BUDGET, Group
 from analysis.read.results import load
 from cbs.errors import ConfigError

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimate.early_crossing import early_crossing
-from analysis.json_values import shown
+from analysis.formatting import shown
 from analysis.quantities import Array
 from analysis.read.groups import Group
 from cbs.registry.choices import parse_choice

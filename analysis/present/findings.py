@@ -10,7 +10,7 @@ from typing import Any
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import Suggestion
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from analysis.present import presentation, show
 from analysis.present.table import Table
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.json_values import flat
+from analysis.formatting import flat
 from cbs.registry.choices import Choice, called, differences, parse_choice
 from cbs.trial.config import COMMAND, OF_TRAINER, UNKNOWN
 from cbs.trial.record import TrialStatus

@@ -15,7 +15,7 @@ Layout of one sweep folder::
 A trial is written to a hidden folder beside its final place and then renamed, so a reader never sees half a trial and a
 kill at any moment loses at most the running trials. ``record.parquet`` and ``steps.parquet`` hold nothing that depends
 on the clock or the machine's name: the same trial gives the same bytes. Both, ``timing.json`` and ``sweep.json`` hold a
-checksum of themselves, which is checked whenever they are read (:mod:`cbs.checksum`).
+checksum of themselves, which is checked whenever they are read (:mod:`cbs.files`).
 """
 
 import contextlib
@@ -28,9 +28,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import DAMAGED, atomic_file, atomic_folder, refuse_links, set_aside
+from cbs.files import (
+    DAMAGED,
+    KEY,
+    atomic_file,
+    atomic_folder,
+    json_bytes,
+    parquet_bytes,
+    read_json,
+    refuse_links,
+    set_aside,
+)
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.trial_files import (

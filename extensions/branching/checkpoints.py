@@ -25,7 +25,7 @@ from extensions.branching.factors import (
     recovery,
     smoothed,
 )
-from extensions.branching.tuned_branches import TunedBranches
+from extensions.branching.reading import TunedBranches
 
 _UNLIKE = 0.01  # Level of the F test for losses around k* that scatter more over seeds than those of smaller factors
 

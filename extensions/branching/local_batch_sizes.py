@@ -26,8 +26,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import differing
-from analysis.formatting import number
-from analysis.json_values import plain, shown
+from analysis.formatting import number, plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.groups import Group
@@ -35,8 +34,7 @@ from analysis.read.results import load, read_trials
 from cbs.errors import ConfigError, ResultsError
 from extensions.branching.checkpoints import LocalCheckpoint, checkpoint
 from extensions.branching.factors import ENOUGH, SOME, FactorCurve
-from extensions.branching.reading import branched
-from extensions.branching.tuned_branches import TunedBranches, tuned
+from extensions.branching.reading import TunedBranches, branched, tuned
 
 TOLERANCE = 0.01
 """Default tolerance of the loss, in the unit of the metric; the published rule has the same, in nats per token."""

@@ -24,9 +24,8 @@ from extensions.branching.plan import AT, FACTORS, BranchPlan, branch_plan
 from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
-from sweeps.search.lattice import middle
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
+from sweeps.search.trial_table import middle
 from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import RunKey
 from sweeps.spec.spec import Sweep

@@ -29,7 +29,7 @@ from sweeps.recipes import RECIPES
 from sweeps.running import child
 from sweeps.running.child import Channel, Died, Failed
 from sweeps.running.patience import LEAST_SECONDS, MARGIN
-from sweeps.search.lattice import middle
+from sweeps.search.trial_table import middle
 from sweeps.spec.axes import Cell
 from sweeps.spec.workload import built
 

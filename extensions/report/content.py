@@ -16,8 +16,7 @@ from typing import Any
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
-from analysis.formatting import DASH, with_interval
-from analysis.json_values import flat
+from analysis.formatting import DASH, flat, with_interval
 from analysis.present.sentences import VERDICTS, good, if_hyperbola, meaning, quote, unmarked
 from analysis.present.table import Column, Table
 from analysis.read.results import Results

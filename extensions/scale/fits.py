@@ -9,8 +9,7 @@ import numpy as np
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.formatting import plural
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, plural, shown
 from analysis.quantities import Array
 from cbs.errors import ConfigError
 from extensions.scale.points import AXES, ScalingPoint

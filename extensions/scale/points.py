@@ -13,7 +13,7 @@ from analysis.estimate.comparison import critical_sizes, together
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.draws import Draws
 from analysis.estimate.result import Answer
-from analysis.json_values import flat
+from analysis.formatting import flat
 from analysis.quantities import Array, Interval, interval, percentiles
 from cbs.trial.target import Target
 

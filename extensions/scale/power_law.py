@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from analysis.quantities import Array, percentiles, widening
 
 _ITERATIONS = 30

@@ -25,7 +25,7 @@ from scipy.special import stdtrit
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.noise import PLAIN, NoiseScale, pooled_ratio
-from analysis.json_values import plain
+from analysis.formatting import plain
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.groups import Group

@@ -25,8 +25,7 @@ from cbs.files import atomic_file, whole
 from cbs.trial.store import LOCK as LOCK
 from cbs.trial.store import STALE_SECONDS as STALE_SECONDS
 from cbs.trial.store import Store, remove
-from sweeps.search.observer import Observer
-from sweeps.search.search import Search
+from sweeps.search.search import Observer, Search
 
 BEAT_SECONDS = 5.0  # Seconds between two touches of the file by its owner
 

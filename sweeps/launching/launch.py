@@ -26,17 +26,15 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.target import Direction, Target
 from cbs.workloads import Workload
-from sweeps.folder.bounds import Bounds
 from sweeps.folder.lock import Lock
-from sweeps.folder.manifest import merged_manifest
+from sweeps.folder.manifest import Bounds, merged_manifest
 from sweeps.launching.tracking import Tracking
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.patience import UNTIMED_SECONDS
 from sweeps.running.run import SweepRun
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built

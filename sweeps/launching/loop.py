@@ -22,8 +22,7 @@ from sweeps.running.cluster import PrestartedRay
 from sweeps.running.patience import patience, timed_apart
 from sweeps.running.resources import Resources
 from sweeps.running.run import Runs, SweepRun
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.search.warm_start import started
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import calling_theirs

@@ -10,8 +10,7 @@ from cbs.errors import CbsError, ConfigError, ResultsError, reason
 from cbs.files import refuse_links
 from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
-from sweeps.search.observer import Observer
-from sweeps.search.search import Search
+from sweeps.search.search import Observer, Search
 from sweeps.trackers import TRACKERS, Tracker
 
 WRITTEN = "tracked"

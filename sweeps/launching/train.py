@@ -32,7 +32,7 @@ from sweeps.outlook.progress import Progress
 from sweeps.running import access, cluster
 from sweeps.running.child import Child
 from sweeps.running.resources import Resources
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.combinations import refuse
 from sweeps.spec.spec import Sweep
 from sweeps.trackers import TRACKERS

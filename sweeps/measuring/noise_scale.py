@@ -23,7 +23,7 @@ from cbs.training.parents import parent_at
 from cbs.trial.config import TrialConfig
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
-from sweeps.search.lattice import middle
+from sweeps.search.trial_table import middle
 from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.workload import built

@@ -23,8 +23,7 @@ from analysis.formatting import duration as duration
 from analysis.formatting import plural
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
-from sweeps.search.observer import Observer
-from sweeps.search.search import Search
+from sweeps.search.search import Observer, Search
 from sweeps.spec.axes import StudyKey
 
 BAR = 16  # Length of the longest bar in characters

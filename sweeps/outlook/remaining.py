@@ -17,11 +17,10 @@ from cbs.trial.lr_choice import SLOPE
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
 from sweeps.search.forecast import End, Played, play
-from sweeps.search.lattice import middle
 from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search
 from sweeps.search.study import outcome
-from sweeps.search.trial_table import ALIKE
+from sweeps.search.trial_table import ALIKE, middle
 from sweeps.spec.axes import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 

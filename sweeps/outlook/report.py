@@ -25,8 +25,7 @@ from sweeps.outlook.price import (
     training_flops,
 )
 from sweeps.outlook.remaining import START, outlook
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import Cell, StudyKey
 from sweeps.spec.spec import Sweep
 

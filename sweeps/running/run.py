@@ -11,8 +11,7 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
 from sweeps.outlook.nearness import check_measured, check_start
-from sweeps.search.observer import Observer
-from sweeps.search.search import Search
+from sweeps.search.search import Observer, Search
 from sweeps.spec.axes import Cell
 
 Outcome = TypeVar("Outcome")

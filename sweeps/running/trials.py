@@ -25,7 +25,7 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.external.run import join_nodes
-from sweeps.folder.bounds import TrialBound
+from sweeps.folder.manifest import TrialBound
 from sweeps.running.child import Channel
 from sweeps.running.worker import Place, Setup, keep_freed_memory
 from sweeps.search.pruning import stops

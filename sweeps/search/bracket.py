@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cbs.trial.lr_choice import Expected, cliff, vertex
-from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
-from sweeps.search.trial_table import Seen, TrialTable
+from sweeps.search.trial_table import FARTHEST, OCTAVE, Lattice, Seen, TrialTable
 
 MUCH = 0.05
 """Log steps that a finer learning rate has to be able to gain to be tried before the other seeds have run."""

@@ -19,9 +19,8 @@ from cbs.trial.lr_choice import SLOPE, Expected, best_lr, censored, expected
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search import bracket
 from sweeps.search.bracket import Rules, TrialRequest
-from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice, middle
 from sweeps.search.objective import Objective
-from sweeps.search.trial_table import SEED_DEVIATION, Seen, TrialOutcome
+from sweeps.search.trial_table import FARTHEST, OCTAVE, SEED_DEVIATION, Lattice, Seen, TrialOutcome, middle
 from sweeps.search.warm_start import expected_from
 from sweeps.spec.axes import Cell, StagedStudy, StudyKey
 from sweeps.spec.given_rates import Prior

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from cbs.trial.target import Target
 
 

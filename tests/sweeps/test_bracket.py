@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from cbs.trial.lr_choice import SLOPE, SLOPE_DEVIATION, Expected, expected
 from sweeps.search.bracket import CURVATURE, Rules, bracketed, expected_loss, needed, optimum, possible_gains, two_rates
-from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
-from sweeps.search.trial_table import SEED_DEVIATION, SEED_WEIGHT, TrialOutcome, TrialTable
+from sweeps.search.trial_table import FARTHEST, OCTAVE, SEED_DEVIATION, SEED_WEIGHT, Lattice, TrialOutcome, TrialTable
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()

@@ -25,8 +25,7 @@ from sweeps.launching.policies import Once, SweepReport
 from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
 from sweeps.outlook.report import outcome_lines
 from sweeps.search.forecast import End, play
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.given_rates import PrescribedRate, parse_lr_rule
 from sweeps.spec.lengths import ScheduleRule, in_examples, parse_budgets
 from sweeps.spec.spec import UNRESOLVED, Sweep

@@ -29,8 +29,7 @@ from sweeps.launching.policies.precision import FEWEST_RUNS, MOST_RUNS, Precisio
 from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.launching.policies.staged import EachSetting
 from sweeps.search.forecast import End, ended
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep

@@ -22,7 +22,7 @@ from cbs import interrupts
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.folder.bounds import BOUNDS
+from sweeps.folder.manifest import BOUNDS
 from sweeps.running import access, tuning
 from sweeps.running.scratch import remove_stale_folders
 from tests import fresh

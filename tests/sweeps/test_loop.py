@@ -13,8 +13,7 @@ from sweeps.launching.policies import POLICIES, Once, Policy
 from sweeps.launching.train import policy_of
 from sweeps.outlook.cost import Cost
 from sweeps.running.run import SweepRun
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.overrides import override, split
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import run_search, small_sweep

@@ -25,8 +25,7 @@ from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
-from sweeps.search.observer import Limits, Observer
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Observer, Search
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import swept

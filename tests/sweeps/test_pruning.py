@@ -13,8 +13,8 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from sweeps.folder import bounds
-from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
+from sweeps.folder import manifest
+from sweeps.folder.manifest import BOUNDS, Bounds, TrialBound
 from sweeps.running.trials import Watch
 from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import NEAR, TRIED, beyond, out_of_reach, settle, stops
@@ -158,7 +158,7 @@ def test_failed_trials_are_left_alone():
 
 @pytest.fixture(autouse=True)
 def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(manifest, "LOOK_SECONDS", 0.0)
 
 
 class UnderWay:
@@ -224,7 +224,7 @@ def test_what_a_killed_sweep_has_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_it_does_not_look_at_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(manifest, "LOOK_SECONDS", 3600.0)
     sweep = UnderWay(tmp_path)
     one = sweep.bound(sweep.cell[1])
     assert one.steps is None

@@ -8,8 +8,7 @@ from cbs.errors import ConfigError
 from sweeps.launching.loop import follow
 from sweeps.launching.policies import Once
 from sweeps.launching.policies.staged import EachSetting, split_axes
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import run_search, small_sweep
 

@@ -24,8 +24,7 @@ from sweeps.launching.policies import Once, parts
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.forecast import End, play
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.search.study import outcome
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.overrides import override

@@ -16,8 +16,7 @@ from cbs.diagnostics import Diagnostic
 from cbs.errors import ConfigError
 from cbs.training.assembly import StepColumns
 from cbs.training.loop import TrainingLoop
-from cbs.training.metrics import METRICS, MetricInputs
-from cbs.training.metrics.measures import POWER, GradientNorm, TrainingLoss
+from cbs.training.metrics import METRICS, POWER, GradientNorm, MetricInputs, TrainingLoss
 from cbs.training.parts import Clipping, Diagnostics, Part, TrainingStep
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice

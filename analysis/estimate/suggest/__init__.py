@@ -21,7 +21,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.design import GOAL, MOST, Cell, Design
 from analysis.estimate.suggest.earlier_command import adding
-from analysis.json_values import shown
+from analysis.formatting import shown
 from analysis.read.groups import Group
 from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target

@@ -15,8 +15,7 @@ from analysis.estimate.comparison import Standing, largest_within
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.objective import Losses
 from analysis.estimate.scopes import differing
-from analysis.formatting import number, plural
-from analysis.json_values import plain, shown
+from analysis.formatting import number, plain, plural, shown
 from analysis.present.findings import Findings
 from analysis.quantities import OPEN, Array, Quantity
 from analysis.questions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair

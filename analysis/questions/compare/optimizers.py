@@ -24,7 +24,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import Scope, read_scopes
 from analysis.estimate.time_curves import plane
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import Array, Interval, Quantity
 from analysis.read.throughput import Throughput

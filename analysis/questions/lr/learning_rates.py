@@ -30,8 +30,7 @@ from analysis.estimate.objective import end_studies
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.earlier_command import adding
-from analysis.formatting import plural
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, plural, shown
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.results import Results, load

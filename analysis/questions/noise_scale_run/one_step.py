@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.json_values import shown
+from analysis.formatting import shown
 from analysis.quantities import Array, Quantity
 
 _GRID = 400  # Number of noise scales that are tried in a fit

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.json_values import flat
+from analysis.formatting import flat
 from analysis.read import cells
 from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.json_values import shown
+from analysis.formatting import shown
 from analysis.read import cells
 from analysis.read.table import header_of
 from cbs.errors import ConfigError

@@ -27,7 +27,7 @@ from sweeps.launching.merge import merge
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import tuning
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import one_after_the_other
 

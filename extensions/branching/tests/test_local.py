@@ -23,9 +23,8 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from extensions.branching.checkpoints import number_of
 from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalScope, in_words, local
-from extensions.branching.reading import Branched
+from extensions.branching.reading import Branched, TunedBranches, tuned
 from extensions.branching.section import section
-from extensions.branching.tuned_branches import TunedBranches, tuned
 from tests.analysis.test_screens import holds
 from tests.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, inside, sweep

@@ -21,7 +21,7 @@ from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import tuning
 from sweeps.running.run import Runs
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray

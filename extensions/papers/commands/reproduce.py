@@ -63,7 +63,7 @@ def command(
     from extensions.papers.reproducing.telling import price_lines, prices, recipe_lines, verdict_lines
     from sweeps.outlook.progress import Progress
     from sweeps.running.resources import Resources
-    from sweeps.search.observer import Limits
+    from sweeps.search.search import Limits
 
     if not 0 < tflops < math.inf:
         raise ConfigError(f"--tflops must be above 0, got {tflops:g}")

@@ -21,7 +21,7 @@ from extensions.papers.reproducing.asking import answer, command_line, read
 from sweeps.launching.loop import PlannedSweep, carry_out
 from sweeps.outlook.progress import Progress
 from sweeps.running.resources import Resources
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.overrides import override
 
 VERDICTS = "verdicts.json"

@@ -22,7 +22,7 @@ from extensions.papers.reproducing.reproduce import judge
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 from tests.branched_runs import write as branches

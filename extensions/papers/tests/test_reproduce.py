@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cbs.checksum import json_bytes
 from cbs.errors import DataError, ResultsError
+from cbs.files import json_bytes
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.papers.experiments import (
@@ -31,8 +31,7 @@ from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reprodu
 from extensions.papers.reproducing.telling import atlas, lines
 from sweeps.launching import launch
 from sweeps.running.run import SweepRun
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 from tests.factories import Truth, sweep

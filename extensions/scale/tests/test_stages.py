@@ -14,8 +14,7 @@ from extensions.scale import policies as stages
 from sweeps.launching import launch
 from sweeps.launching.loop import follow
 from sweeps.recipes import RECIPES
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps import simulation
 

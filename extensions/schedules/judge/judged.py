@@ -16,8 +16,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study, one_study
-from analysis.formatting import plural
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, plural, shown
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.results import load

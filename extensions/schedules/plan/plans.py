@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.json_values import plain, shown
+from analysis.formatting import plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Throughput

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.time_curves import candidates
-from analysis.formatting import number, plural
-from analysis.json_values import shown
+from analysis.formatting import number, plural, shown
 from analysis.quantities import Array
 from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError, DataError, reason

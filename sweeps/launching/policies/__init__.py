@@ -13,8 +13,7 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.combinations import Rule, asked_for, refuse
 from sweeps.spec.spec import Sweep
 

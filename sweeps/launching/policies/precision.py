@@ -17,7 +17,7 @@ from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES, SweepReport, Underway
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, first_sizes, half_width
 from sweeps.outlook.cost import Cost
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.axes import Cell
 from sweeps.spec.spec import Sweep
 

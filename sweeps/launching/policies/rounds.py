@@ -23,8 +23,7 @@ from cbs.trial.store import Store
 from sweeps.launching.policies import Policy, SweepReport, Underway, outcome, parts
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import write_reasons
-from sweeps.search.observer import Limits
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 

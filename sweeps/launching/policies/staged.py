@@ -19,7 +19,7 @@ from cbs.training.parents import parent_at
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
-from sweeps.search.observer import Limits
+from sweeps.search.search import Limits
 from sweeps.spec.overrides import is_setting, override
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import calling_theirs
