@@ -1,5 +1,7 @@
-"""``sweep.json``: what was requested, with which software and on which machine, enough to repeat it; and ``bounds.json``,
-which tells running trials on every node their pruning bound."""
+"""``sweep.json``: what was requested, with which software and on which machine, enough to repeat it.
+
+And ``bounds.json``, which tells running trials on every node their pruning bound.
+"""
 
 import hashlib
 import importlib.metadata
