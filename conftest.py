@@ -41,10 +41,11 @@ FORKING_FILES = (
     *("tests/test_cli.py", "tests/test_docs.py", "tests/test_extensions.py"),
 )
 LOG_FILES = (
-    *("tests/sweeps/test_trackers.py", "tests/analysis/read/importers/test_wandb.py"),
+    "tests/analysis/read/importers/test_wandb.py",
     *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
 )
 SCOPES = {**dict.fromkeys((*RAY_FILES, *FORKING_FILES), "processes"), **dict.fromkeys(LOG_FILES, "logs")}
+OF_EXTENSIONS = {"test_ranks.py": "processes", "test_trackers.py": "logs"}  # By name, wherever they are
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return SCOPES.get(file, "processes" if file.endswith("test_ranks.py") else file)
+            return SCOPES.get(file, OF_EXTENSIONS.get(file.rpartition("/")[2], file))
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

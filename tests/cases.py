@@ -11,6 +11,7 @@ from unittest.mock import Mock
 from cbs.registry.extensions import extensions
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies import SweepReport
+from sweeps.trackers import TRACKERS
 
 Case = tuple[Sequence[str], str]
 
@@ -71,7 +72,7 @@ def of_program(words: list[str]) -> dict[str, Case]:
         "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
         "--launch": ([*words, "--launch", "nice -n 1"], "launch='nice -n 1'"),
         "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
-        "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
+        "--log": ([word for name in TRACKERS for word in ("--log", name)], f"trackers={TRACKERS.names()}"),
         "--dry-run": (["--dry-run"], "preview("),
         "--json": (["--json"], '"trials": 0'),
     }

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cbs.compute.sharding import SHARDABLE, check_shardable
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.training.loop import TrainingLoop
@@ -55,7 +56,7 @@ def test_every_optimizer_is_known_to_shard_or_is_refused():
         ({"batch_size": 7}, False, "batch size 7 is not a multiple of 2 workers"),
         ({"batch_size": 7, "probe": None}, True, "batch size 7 is not a multiple of 2 workers"),
         ({"batch_size": 1}, False, "a batch of 1 examples cannot be divided among 2 workers"),
-        ({"diagnostics": ("max_attention_logit",)}, False, "one worker's examples"),
+        ({"diagnostics": (DIAGNOSTICS.names()[0],)}, False, "one worker's examples"),
     ],
 )
 def test_what_ranks_would_not_do_alike_is_refused(changes, shard, words):

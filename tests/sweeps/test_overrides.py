@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import override
 from tests.sweeps.simulation import small_sweep
+
+ONE = DIAGNOSTICS.names()[0]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +27,8 @@ from tests.sweeps.simulation import small_sweep
         ("probe=none", lambda sweep: sweep.trial.probe, None),
         ("probe=per_example", lambda sweep: sweep.trial.probe, Choice(name="per_example")),
         ("probe.parts=4", lambda sweep: sweep.trial.probe, Choice(name="auto", options={"parts": 4})),
-        ("diagnostics=max_attention_logit", lambda sweep: sweep.trial.diagnostics, ("max_attention_logit",)),
-        ('diagnostics=["max_attention_logit"]', lambda sweep: sweep.trial.diagnostics, ("max_attention_logit",)),
+        (f"diagnostics={ONE}", lambda sweep: sweep.trial.diagnostics, (ONE,)),
+        (f'diagnostics=["{ONE}"]', lambda sweep: sweep.trial.diagnostics, (ONE,)),
         ("diagnostics=none", lambda sweep: sweep.trial.diagnostics, ()),
         ("diagnostics_every=10", lambda sweep: sweep.trial.diagnostics_every, 10),
         ("schedule.name=linear", lambda sweep: sweep.schedule.name, "linear"),

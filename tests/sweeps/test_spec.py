@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import parse_choice
@@ -74,11 +75,12 @@ def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not()
 
 def test_diagnostics_are_a_part_of_the_protocol_and_of_every_trial():
     sweep = small_sweep()
-    with_one = sweep.replace(diagnostics=("max_attention_logit",), diagnostics_every=3)
-    assert with_one.protocol()["diagnostics"] == ["max_attention_logit"]
+    one = DIAGNOSTICS.names()[0]
+    with_one = sweep.replace(diagnostics=(one,), diagnostics_every=3)
+    assert with_one.protocol()["diagnostics"] == [one]
     assert with_one.protocol_fingerprint != sweep.protocol_fingerprint
     config = with_one.trial_at(Cell("adamw", 4, 0), 1e-3)
-    assert (config.diagnostics, config.diagnostics_every) == (("max_attention_logit",), 3)
+    assert (config.diagnostics, config.diagnostics_every) == ((one,), 3)
 
 
 def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():

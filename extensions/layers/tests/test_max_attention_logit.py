@@ -13,10 +13,10 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from cbs.diagnostics import max_attention_logit as module
-from cbs.diagnostics.max_attention_logit import MaxAttentionLogit, largest_logit
 from cbs.errors import ConfigError
 from cbs.workloads.text_parts.gpt import GPT, GPTShape
+from extensions.layers.diagnostics import max_attention_logit as module
+from extensions.layers.diagnostics.max_attention_logit import MaxAttentionLogit, largest_logit
 from tests.references import attention as twin
 
 KINDS = ("none", "causal", "bool", "float", "padding", "square")
@@ -278,7 +278,7 @@ def test_an_error_of_the_model_is_not_covered_by_one_of_ours() -> None:
 
 
 def test_the_block_in_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(module.__file__).parents[2] / "docs" / "max-attention-logit.md"
+    page = Path(module.__file__).parents[3] / "docs" / "max-attention-logit.md"
     source = page.read_text().split("```py\n")[1].split("```")[0]
     exec(compile(source, page.name, "exec"), {"__name__": "guide"})
     assert len(capsys.readouterr().out.splitlines()) == 3

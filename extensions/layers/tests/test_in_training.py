@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
-from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
-from cbs.diagnostics.optimizer_step import OptimizerStep
 from cbs.errors import ConfigError
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.merit import MERIT
@@ -28,6 +26,8 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.trial.trial_files import read_steps
 from cbs.workloads import build_workload
+from extensions.layers.diagnostics.max_attention_logit import MaxAttentionLogit
+from extensions.layers.diagnostics.optimizer_step import OptimizerStep
 
 CONFIG = TrialConfig(
     workload=Choice(name="text", options={"validation_sequences": 8, "context": 16}),

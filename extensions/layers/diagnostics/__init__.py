@@ -1,0 +1,1 @@
+"""Diagnostics of layers, one file each."""
