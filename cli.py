@@ -77,7 +77,7 @@ _HELP = (
 DISTRIBUTION = "critical-batch-size"
 
 errors = Console(stderr=True, highlight=False, emoji=False)
-"""As :data:`analysis.consoles.errors`, which may be another package's before :func:`neighbours` has looked."""
+"""As :data:`analysis.command_options.errors`, which may be another package's before :func:`neighbours` has looked."""
 
 
 def root(

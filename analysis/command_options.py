@@ -9,20 +9,56 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from analysis.config import INTERVALS, AnalysisConfig
-from analysis.consoles import console
 from analysis.figure_options import PLAIN, VENUES, FigureLabels, parse_figures
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed
 from cbs.registry.choices import parse_choice
+
+_WIDE = 160
+
+_PAUSE = 10.0  # seconds between two lines of progress if there is no terminal
+
+errors = Console(stderr=True, highlight=False, emoji=False)
+"""For progress and notes; what a script reads goes to standard output."""
+
+
+def console() -> Console:
+    """Standard output; where it is not a terminal, wide enough for most tables to stay in one piece."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(highlight=False, emoji=False, width=wide)
+
+
+@contextmanager
+def progress(words: str) -> Iterator[Callable[[str], None]]:
+    """Show on standard error what a command of minutes is at: a line that changes on a terminal, lines elsewhere."""
+    with errors.status(words) as status:
+        shown = time.monotonic()
+        if not errors.is_terminal:
+            errors.print(words)
+
+        def update(words: str) -> None:
+            nonlocal shown
+            status.update(words)
+            if not errors.is_terminal and time.monotonic() - shown > _PAUSE:
+                shown = time.monotonic()
+                errors.print(words)
+
+        yield update
+
 
 if TYPE_CHECKING:
     from analysis.present import Result

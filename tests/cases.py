@@ -11,7 +11,7 @@ from unittest.mock import Mock
 from cbs.registry.extensions import extensions
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies import SweepReport
-from sweeps.trackers import TRACKERS
+from sweeps.launching.trackers import TRACKERS
 
 Case = tuple[Sequence[str], str]
 

@@ -97,7 +97,7 @@ def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
 
 
 def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monkeypatch):
-    from analysis import consoles
+    from analysis import command_options as consoles
 
     now = [0.0]
     monkeypatch.setattr(consoles.time, "monotonic", lambda: now[0])
@@ -639,7 +639,7 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sweeps.measuring.noise_scale.measure_run", interrupted)
+    monkeypatch.setattr("sweeps.launching.noise_scale.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
     assert (code, out) == (130, "")
     assert err.startswith("cbs: stopped; to run it again: cbs noise-scale --workload noisy_quadratic")

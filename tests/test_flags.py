@@ -88,9 +88,9 @@ FLAGS: dict[str, Flags] = {
     ),
     "noise-scale": Flags(
         {
-            "sweeps.measuring.noise_scale.measure": dict,
-            "sweeps.measuring.noise_scale.check": answer,
-            "sweeps.measuring.noise_scale.one_step": answer,
+            "sweeps.launching.noise_scale.measure": dict,
+            "sweeps.launching.noise_scale.check": answer,
+            "sweeps.launching.noise_scale.one_step": answer,
             **PRESENT,
         },
         cases={

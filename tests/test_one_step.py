@@ -111,7 +111,7 @@ def test_bad_requests_are_refused(loop: TrainingLoop) -> None:
 def test_the_command_measures_where_a_run_or_a_checkpoint_stands(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.measuring.noise_scale.ONE_STEP_SIZES", (4, 16))
+    monkeypatch.setattr("sweeps.launching.noise_scale.ONE_STEP_SIZES", (4, 16))
     asked = ("noise-scale", "--one-step", "--optim", "sgd", "--lr", 0.1, "--workload", "noisy_quadratic")
     asked += ("--set", "workload.dimension=9")
     monkeypatch.setattr("cbs.one_step_gain.LENGTHS", (0.5, 1.0, 2.0))

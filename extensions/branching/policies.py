@@ -5,12 +5,14 @@ one checkpoint: all of them, or those that a sequential test (:mod:`extensions.b
 next from the losses of earlier branches.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cbs.errors import ConfigError
 from cbs.training.birth import check_parent
@@ -19,7 +21,6 @@ from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from extensions.branching.by_checkpoint import CheckpointTest, TestedCheckpoint
 from extensions.branching.plan import AT, FACTORS, BranchPlan, branch_plan
 from sweeps.launching.policies import POLICIES, Policy, SweepReport, Underway
 from sweeps.outlook.cost import Cost
@@ -30,6 +31,9 @@ from sweeps.spec.axes import Cell
 from sweeps.spec.overrides import RunKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
+
+if TYPE_CHECKING:  # every sweep imports the policies; importing scipy takes a second
+    from extensions.branching.sequential import CheckpointTest, TestedCheckpoint
 
 OF_BRANCHES = {
     "parent.optimizer": RunKey(str, "keep", "State of the optimizer in a branch: keep or reset."),
@@ -186,6 +190,8 @@ class Branch(Policy):
                 if not self._error:
                     return part, folder
                 earlier = [each for each in self._found if each.optimizer == label]
+                from extensions.branching.sequential import CheckpointTest
+
                 self._test = CheckpointTest(part, plan.factors, within=self._within, error=self._error, earlier=earlier)
             elif self._trunks_left:
                 self._trunk = self._trunks_left.pop(0)

@@ -1,7 +1,5 @@
-"""Callbacks for other libraries' training loops: they measure the noise scale, or report evaluations to a sweep.
-
-One file per library, none imported here.
-"""
+"""Other libraries: callbacks for their training loops, which measure the noise scale or report evaluations to a sweep,
+one file per library, none imported here; and services to which a sweep writes its trials as runs."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AsJson, Asked, ResultsPath, asked_of, config_of, options
+from analysis.command_options import AsJson, Asked, ResultsPath, asked_of, config_of, errors, options
 from analysis.config import AnalysisConfig
-from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry.commands import command_line
 

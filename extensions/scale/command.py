@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from analysis.command_options import AnswerWriter, Targets, answer_with, config_of, options
+from analysis.command_options import AnswerWriter, Targets, answer_with, config_of, errors, options
 from analysis.config import AnalysisConfig
-from analysis.consoles import errors
 
 
 @options(config=config_of, answer=answer_with)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.consoles import console, errors
+from analysis.command_options import console, errors
 from cbs.errors import ConfigError
 from sweeps.commands import AsJson
 

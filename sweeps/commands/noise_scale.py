@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AsJson, Figures, Wide, answer_with, level_of, options
+from analysis.command_options import AsJson, Figures, Wide, answer_with, errors, level_of, options
 from analysis.config import AnalysisConfig
-from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry import completing, listed
 from sweeps.commands import Settings
@@ -88,7 +87,7 @@ def command(
     from rich.progress import Progress
 
     from analysis.questions.noise_scale_run.tables import MeasuredRun
-    from sweeps.measuring import noise_scale
+    from sweeps.launching import noise_scale
 
     if config.resamples != AnalysisConfig().resamples:
         raise ConfigError("--resamples: the interval of a noise scale has no draws; leave it out")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.consoles import console
+from analysis.command_options import console
 from cbs.errors import ConfigError
 from sweeps.commands import AsJson
 

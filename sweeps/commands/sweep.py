@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import options
-from analysis.consoles import errors
+from analysis.command_options import errors, options
 from cbs.registry import completing, listed
 from sweeps.commands import panel
 
@@ -188,7 +187,7 @@ def output_flags(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.trackers')}. Repeats.", hidden=True),
+        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.launching.trackers')}. Repeats.", hidden=True),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show trials, examples, estimated time; run nothing.")

@@ -28,7 +28,7 @@ from cbs.trial.target import Direction, Target
 from cbs.workloads import Workload
 from sweeps.folder.lock import Lock
 from sweeps.folder.manifest import Bounds, merged_manifest
-from sweeps.launching.tracking import Tracking
+from sweeps.launching.trackers import Tracking
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
@@ -163,7 +163,7 @@ def sweep(
         progress: displays what happens; ``None`` for no output.
         command: the command line, which is stored.
         limits: limits after which no trial starts any more; stored trials count towards them.
-        trackers: names in :data:`sweeps.trackers.TRACKERS`; stored and finished trials are written to these.
+        trackers: names in :data:`sweeps.launching.trackers.TRACKERS`; stored and finished trials are written to these.
 
     Returns:
         The search with every result; if a limit was reached, it is not done.

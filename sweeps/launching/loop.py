@@ -54,7 +54,7 @@ def run_sweep(
         resources: where to run; ``None`` for all cores of this machine.
         limits: limits after which no trial starts any more.
         stop_after: seconds after which the sweep is interrupted; works only in the main thread.
-        trackers: names in :data:`sweeps.trackers.TRACKERS`; every trial is also written to these.
+        trackers: names in :data:`sweeps.launching.trackers.TRACKERS`; every trial is also written to these.
         note: called with each line of information for the user.
 
     Returns:

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from analysis.consoles import errors
+from analysis.command_options import errors
 from cbs import interrupts
 from cbs.compute import device
 from cbs.errors import ConfigError, Unfinished
@@ -28,6 +28,7 @@ from sweeps.external.trainer import ExternalTrainer
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import loop
 from sweeps.launching.policies import Policy
+from sweeps.launching.trackers import TRACKERS
 from sweeps.outlook.progress import Progress
 from sweeps.running import access, cluster
 from sweeps.running.child import Child
@@ -35,7 +36,6 @@ from sweeps.running.resources import Resources
 from sweeps.search.search import Limits
 from sweeps.spec.combinations import refuse
 from sweeps.spec.spec import Sweep
-from sweeps.trackers import TRACKERS
 
 
 def limits_of(max_time: str | None, max_examples: float | None) -> Limits:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AsJson, pairs
-from analysis.consoles import errors
+from analysis.command_options import AsJson, errors, pairs
 from cbs.registry import listed
 from cbs.registry.commands import command_line
 

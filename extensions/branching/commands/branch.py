@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import options
-from analysis.consoles import errors
+from analysis.command_options import errors, options
 from sweeps.commands import panel
 from sweeps.commands.sweep import output_flags, program_flags, resource_flags, sweep_flags
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AnswerWriter, answer_with, level_of, options
-from analysis.consoles import errors
+from analysis.command_options import AnswerWriter, answer_with, errors, level_of, options
 
 PANEL = "Analyze"
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import options
-from analysis.consoles import errors
+from analysis.command_options import errors, options
 from cbs.registry import completing, listed
 from sweeps.commands import AsJson, Settings
 from sweeps.commands.sweep import resource_flags

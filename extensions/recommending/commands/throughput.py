@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.consoles import errors
+from analysis.command_options import errors
 from analysis.formatting import plural, with_interval
 from cbs.registry import listed
 

@@ -16,6 +16,7 @@ from analysis.present.figures import FIGURES, figures_of
 from analysis.read.throughput import assumed
 from extensions.recommending.plans import Wish
 from extensions.recommending.recommendations import recommend
+from tests.analysis.conftest import sketches as sketches
 from tests.analysis.questions import test_first_evaluations as late
 from tests.analysis.questions.test_compare import ASSUMED, FAST, written
 from tests.analysis.questions.test_compare import situation as situation

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AnswerWriter, Targets, answer_with, level_of, options, times_of
+from analysis.command_options import AnswerWriter, Targets, answer_with, errors, level_of, options, times_of
 from analysis.config import AnalysisConfig
-from analysis.consoles import errors
 from cbs.errors import ConfigError
 from cbs.registry import listed
 

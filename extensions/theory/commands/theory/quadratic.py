@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AsJson, Wide, config_of, options, tell
+from analysis.command_options import AsJson, Wide, config_of, options, progress, tell
 from analysis.config import AnalysisConfig
-from analysis.consoles import progress
 
 
 @options(config=config_of)

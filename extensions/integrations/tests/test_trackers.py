@@ -14,10 +14,9 @@ from cbs.errors import ConfigError, MissingDependencyError, ResultsError, Unknow
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
-from sweeps.launching.tracking import WRITTEN, Tracking
+from sweeps.launching.trackers import TRACKERS, WRITTEN, Tracker, Tracking, called, curve, outcome, settings
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
-from sweeps.trackers import TRACKERS, Tracker, called, curve, outcome, settings
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
 from tests.kinds import kinds_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from cbs.errors import needed
 from cbs.files import refuse_links
 from cbs.trial.record import TrialResult
-from sweeps.trackers import TRACKERS, Tracker, called, curve, outcome, settings
+from sweeps.launching.trackers import TRACKERS, Tracker, called, curve, outcome, settings
 
 
 @TRACKERS.register("tensorboard")

@@ -1,1 +1,0 @@
-"""Services to which a sweep writes its trials as runs."""
