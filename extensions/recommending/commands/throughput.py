@@ -10,6 +10,8 @@ from analysis.command_options import errors
 from analysis.formatting import plural, with_interval
 from cbs.registry import listed
 
+PANEL = "Measure"
+
 
 def command(
     source: Annotated[
