@@ -33,7 +33,7 @@ from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
 
 if TYPE_CHECKING:  # every sweep imports the policies; importing scipy takes a second
-    from extensions.branching.sequential import CheckpointTest, TestedCheckpoint
+    from extensions.branching.sequential import BracketedFactor, CheckpointTest
 
 OF_BRANCHES = {
     "parent.optimizer": RunKey(str, "keep", "State of the optimizer in a branch: keep or reset."),
@@ -118,7 +118,7 @@ class Branch(Policy):
         self._trunk: Trunk | None = None
         self._branches: Iterator[Sweep] = iter(())
         self._test: CheckpointTest | None = None
-        self._found: list[TestedCheckpoint] = []
+        self._found: list[BracketedFactor] = []
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:

@@ -178,7 +178,7 @@ def _state(branches: BranchLosses, place: int, noise: Array, tolerance: float, l
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestedCheckpoint:
+class BracketedFactor:
     """Result of the sequential test for one optimizer at one checkpoint.
 
     Attributes:
@@ -240,7 +240,7 @@ class CheckpointTest:
 
     def __init__(
         self, every: Sweep, factors: Mapping[int, Fraction], *, within: float, error: float,
-        earlier: Sequence[TestedCheckpoint],
+        earlier: Sequence[BracketedFactor],
     ) -> None:  # fmt: skip
         self._every, self._factors, self._within, self._error, self._earlier = every, factors, within, error, earlier
         self._places = np.array([float(k) for k in factors.values()])
@@ -263,7 +263,7 @@ class CheckpointTest:
             self._losses[answer.seed, sizes.index(trial.config.batch_size)] = _loss(trial)
         self._failed = bool(np.isnan(self._losses[answer.seed, list(answer.run)]).any())
 
-    def result(self) -> TestedCheckpoint:
+    def result(self) -> BracketedFactor:
         """Return what is known so far."""
 
         assert self._every.start.parent is not None
@@ -272,7 +272,7 @@ class CheckpointTest:
         low, high = answer.between
         states = zip(self._factors.values(), answer.states, strict=True)
         untold = [k for k, state in states if state is BranchState.UNTOLD]
-        return TestedCheckpoint(
+        return BracketedFactor(
             optimizer=label, examples=self._every.start.parent.examples, recovered=named[low],
             lost=None if high is None else named[high], branches=int((~np.isnan(self._losses)).sum()),
             done=not (answer.run or self._failed),

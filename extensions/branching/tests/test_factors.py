@@ -1,6 +1,7 @@
 """Local critical batch sizes from losses of branches: the published rule to the digit, ours against closed forms."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from extensions.branching.factors import (
     recovery,
     smoothed,
 )
-from extensions.branching.sequential import BranchState, next_branches
+from extensions.branching.sequential import BracketedFactor, BranchState, next_branches
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 NAN, INF = math.nan, math.inf
@@ -272,3 +273,15 @@ def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
     assert answer.states[1:] == (BranchState.UNTOLD,) * 3
     rows = [(INF if seed == 0 else 0.0, 0.01 + 0.02 * (-1) ** seed, NAN, NAN) for seed in range(5)]
     assert next_branches(table(*rows), 0.01, most_seeds=5).states[1] is not BranchState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("recovered", "lost", "said"),
+    [(1, 4, "between 1 and 4"), (4, None, "above 4"), (0.5, 2, "below 2"), (0.5, None, "not known")],
+)
+def test_a_test_says_where_it_leaves_the_factor(recovered: float, lost: float | None, said: str) -> None:
+    found = BracketedFactor(
+        optimizer="adamw", examples=1000, recovered=Fraction(recovered), lost=None if lost is None else Fraction(lost),
+        untold=(), branches=7, done=True, losses=BranchLosses(np.array([1.0]), np.zeros((1, 1))),
+    )  # fmt: skip
+    assert found.line(Fraction(1, 2)) == f"adamw at 1,000: k* {said} (7 branches)"
