@@ -145,7 +145,7 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
     )
     assert under["Begin"] == ["sweep", "analyze"]
     assert {"noise-scale", "status"} <= {*under["Measure"]}
-    assert {"budget", "fit", "lr", "compare"} <= {*under["Analyze"]}
+    assert {"budget", "fit", "compare"} <= {*under["Analyze"]}
     assert {"import", "merge"} <= {*under["Bring your data"]}
 
 

@@ -249,7 +249,8 @@ def test_an_import_asks_for_no_more_than_its_source(
     assert any(word in err for word in missing), err
 
 
-RUN = ("fit", "compare", "lr", "status", "optimizers")  # Those that take a second or two on a small sweep
+RUN = ("fit", "compare", "status", "optimizers", *(name for names in of_extensions("RUN") for name in names))
+"""Those that take a second or two on a small sweep."""
 
 
 BESIDE = [name for names in of_extensions("BESIDE_A_SWEEP") for name in names]

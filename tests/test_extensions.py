@@ -159,7 +159,7 @@ def test_without_an_extension_everything_else_works(name: str, tree: Path, tmp_p
 
 
 def test_two_commands_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Folder("analyze", "analysis.questions.lr", ROOT / "analysis" / "questions" / "lr")
+    folder = Folder("analyze", "analysis.questions.fit", ROOT / "analysis" / "questions" / "fit")
     monkeypatch.setattr("cbs.registry.commands.extensions", lambda: (folder,))
     cli.application.cache_clear()
     with pytest.raises(ConfigError, match="two commands are called 'analyze'"):

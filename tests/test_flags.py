@@ -82,10 +82,6 @@ FLAGS: dict[str, Flags] = {
             "--set": (["--set", "optimizer=adamw"], "constants={'optimizer': 'adamw'}"),
         },
     ),
-    "lr": Flags(
-        {"analysis.questions.lr.learning_rates.learning_rates": answer, **PRESENT},
-        cases={**ASKED, "--scale-from": (["--scale-from", "16"], "reference=16")},
-    ),
     "noise-scale": Flags(
         {
             "sweeps.launching.noise_scale.measure": dict,

@@ -12,7 +12,6 @@ from analysis.present import presentation
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.budget.equal_budgets import budget
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
 from tests.analysis.questions import equal_budgets
@@ -28,7 +27,6 @@ QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "analyze": lambda folder: analyze(folder, FAST),
     "harder": lambda folder: analyze(folder, FAST, targets=[2.0]),
     "compare": lambda folder: compare(folder, FAST),
-    "lr": lambda folder: learning_rates(folder, FAST),
 }
 
 

@@ -16,7 +16,6 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present.figures import MOST_PANELS, UNASKED, FigureKind, figures_of
 from analysis.questions.analyze.critical_batch_sizes import analyze
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import import_runs
 from analysis.read.results import load
 from tests.analysis.read.importers.sources import settings, write_csv
@@ -72,16 +71,6 @@ def test_the_work_per_run_does_not_grow(tmp_path: Path, curves: bool) -> None:
         loads.append(calls(functools.partial(load, out)))
     assert grows_no_faster(imports), imports
     assert grows_no_faster(loads), loads
-
-
-@pytest.mark.slow
-def test_the_work_per_group_does_not_grow(tmp_path: Path) -> None:
-    counts = []
-    for runs in (6, 18, 30, 42):
-        out = tmp_path / f"out{runs}"
-        import_runs([source(tmp_path, runs, curves=True)], out, settings(metric="loss", target=3.0))
-        counts.append(calls(functools.partial(learning_rates, out, FEW)))
-    assert grows_no_faster(counts), counts
 
 
 def test_a_figure_has_no_more_panels_than_a_page_and_says_so() -> None:

@@ -16,7 +16,6 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.studies import point as point_of
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.questions.analyze.critical_batch_sizes import analyze
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_choice
@@ -156,26 +155,13 @@ def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: P
     assert len({id(answer) for answer in found.values()}) == 1
 
 
-def test_the_law_of_the_learning_rate_is_that_of_the_whole_recipe(stored: Path) -> None:
-    (entry,) = learning_rates(stored, AnalysisConfig(resamples=200)).entries
-    for optimum in entry.law.optima:
-        momentum = MOMENTA[WORLD.best_momentum(optimum.batch_size)]
-        true = 3.0 * (1.0 - momentum) * math.sqrt(optimum.batch_size / TRUTH) * 1.3
-        assert optimum.log_lr == pytest.approx(math.log(true), abs=0.35)
-        assert optimum.edge == 0
-
-
 def test_tables_say_which_value_won(
     stored: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    code, out, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--figures", "none")
+    code, _, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--figures", "none")
     assert (code, err) == (0, "")
     assert "momentum=0.9" in (tmp_path / "a" / "points.csv").read_text()
-    code, out, _ = run("lr", stored, "--wide", "--resamples", "100", "-o", tmp_path / "lr", "--figures", "none")
-    assert code == 0
-    assert "best of the axes" in out
-    assert "momentum=0.95" in out
 
 
 def test_an_end_of_the_axis_is_told_as_an_end_of_the_grid() -> None:

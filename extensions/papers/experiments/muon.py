@@ -30,7 +30,6 @@ from sweeps.spec.lengths import ScheduleRule
 
 if TYPE_CHECKING:
     from analysis.questions.compare.optimizers import Comparisons, TokenRatio
-    from analysis.questions.lr.learning_rates import LearningRates
 
 
 MOMENTA = (0.8, 0.95, 0.99)
@@ -209,7 +208,7 @@ def telescoping(scale: str) -> PaperRecipe:
     run = RecipeRun(name="widths", sweep=sweep, policy=Choice(name="telescope", options={"widths": list(widths)}))
 
     def best(width: int) -> OurNumber:
-        def measured(found: LearningRates) -> Measured:
+        def measured(found: Any) -> Measured:
             optimum = only(nth(found.entries, 0).law.optima, batch_size=sweep.axes.batch_sizes[0])
             return Measured("lr", Quantity(optimum.lr, optimum.interval), {"at_grid_edge": optimum.at_grid_edge})
 

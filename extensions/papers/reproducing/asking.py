@@ -48,7 +48,7 @@ QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
     "budget": ("analysis.questions.budget.equal_budgets:budget", "analysis/budget"),
     "compare": (_compare, "analysis/compare"),
     "local": ("extensions.branching.local_batch_sizes:local", "analysis/local"),
-    "lr": ("analysis.questions.lr.learning_rates:learning_rates", "analysis/lr"),
+    "lr": ("extensions.lr.learning_rates:learning_rates", "analysis/lr"),
     "recommend": (_recommend, "analysis/recommend"),
     "scale": (_scale, "analysis/scaling"),
     "schedule judge": ("extensions.schedules.judge:judge", "analysis/schedules"),

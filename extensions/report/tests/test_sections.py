@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.lr.learning_rates import learning_rates
+from analysis.questions.compare.optimizers import compare
 from cbs.errors import ResultsError
 from cbs.registry import extensions
 from extensions.report.page import report
@@ -21,7 +21,7 @@ TITLE = "What a question adds"
 @pytest.fixture
 def adding(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The module ``section`` of a question."""
-    module = SimpleNamespace(TITLE=TITLE, section=learning_rates)
+    module = SimpleNamespace(TITLE=TITLE, section=compare)
     monkeypatch.setitem(sys.modules, "of_a_question", module)  # type: ignore[arg-type]
     others = extensions.modules
 
@@ -36,7 +36,9 @@ def test_a_question_adds_a_section_to_the_page_of_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adding: SimpleNamespace
 ) -> None:
     monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
-    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
+    sweep(
+        tmp_path / "sweep", {"adamw": Truth(), "muon": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5
+    )
     page = report(tmp_path, output=tmp_path / "page.html", config=FAST)
     text = page.path.read_text()
     assert f'<h2 id="added-1-title">{TITLE}</h2>' in text

@@ -16,7 +16,6 @@ from analysis.present import presentation, to_json
 from analysis.present.figures import figures_of
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ResultsError
@@ -111,7 +110,6 @@ def test_a_schedule_is_judged_by_what_is_known_of_it(folder: Path, gamma: float,
 def test_no_reader_counts_scheduled_trials_as_points_of_a_curve(folder: Path) -> None:
     questions: tuple[Callable[[Path], object], ...] = (
         lambda path: analyze(path, CONFIG).to_json()["fits"],
-        lambda path: learning_rates(path, CONFIG).to_json()["learning_rates"],
         lambda path: compare(path, CONFIG).to_json()["comparisons"],
         lambda path: load(path).trials.to_dict("records"),
         lambda path: [group.optimizer for group in load(path).groups],

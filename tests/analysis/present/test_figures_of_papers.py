@@ -1,6 +1,5 @@
 """Figures that single papers have: what is in their tables, and that they are drawn of nothing else."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.lr.learning_rates import LearningRates, learning_rates
 from tests.factories import Truth, sweep
 from tests.sweeps.test_axes import stored as stored  # a sweep with tuned momentum
 
@@ -122,23 +120,3 @@ def test_data_against_steps_at_one_rate_have_three_pieces_and_their_residual(tmp
     assert best["examples"].iloc[0] == pytest.approx(pieces["examples"].min(), rel=1e-3)
     drawn("one_rate", table)
     assert kind.compute(analyze(two, QUICK).answers).empty, "learning rates were searched"
-
-
-def test_the_best_rate_drifts_with_the_inverse_of_the_width(tmp_path: Path) -> None:
-    sweep(tmp_path, {"muon": Truth(noise=0.02)}, batch_sizes=(16,), seeds=2)
-    found = learning_rates(tmp_path, QUICK)
-    (entry,) = found.entries
-    kind = FIGURES["width_drift"]
-    assert kind.compute(found).empty
-
-    def of(width: int) -> LearningRates:
-        group = dataclasses.replace(entry.answer.group, workload_options={"width": width})
-        return dataclasses.replace(entry, answer=dataclasses.replace(entry.answer, group=group))  # type: ignore[return-value]
-
-    assert kind.compute(dataclasses.replace(found, entries=(of(16),))).empty, "one width"
-    table = kind.compute(dataclasses.replace(found, entries=(of(16), of(64))))
-    assert list(table["width"]) == [16, 64]
-    assert set(table["lr"]) == {entry.law.optima[0].lr}
-    figure = drawn("width_drift", table.assign(lr=[2.0, 1.0], low=[1.5, 0.8], high=[2.5, 1.2]))
-    (legend,) = [axes.get_legend() for axes in figure.axes]
-    assert legend.get_texts()[-1].get_text() == "ln lr = -0.231 + 14.8 / width"  # ln 2 / (1/16 - 1/64), through both

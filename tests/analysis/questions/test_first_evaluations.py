@@ -13,7 +13,6 @@ from analysis.present.answers import points
 from analysis.questions.analyze.figures import learning_rate
 from analysis.questions.analyze.figures.steps import rows as steps_rows
 from analysis.questions.fit.table_fit import fit_table
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import import_runs
 from tests.analysis.read.importers.sources import settings, write_csv
 
@@ -77,14 +76,6 @@ def test_figures_and_tables_show_bounds_as_such(rare: Path) -> None:
     assert set(drawn["batch_size"][drawn["at_most"].astype(bool)]) == {400, 800, 1600}
     (steps,) = (column.value for column in points([answer]).columns if column.heading == "steps to target")
     assert [steps(point, answer) for point in answer.points][3:] == ["< 5,000"] * 3
-
-
-def test_no_learning_rate_is_best_where_several_are_only_bounded(rare: Path) -> None:
-    found = learning_rates(rare, QUICK)
-    (entry,) = found.entries
-    assert {best.batch_size for best in entry.law.optima} == {50, 100, 200}
-    assert all(best.lr == pytest.approx(1e-3, rel=0.2) for best in entry.law.optima)
-    assert "at batch size 400, 800, 1600 several learning rates were past the target" in found.notes[0]
 
 
 def test_one_learning_rate_that_is_past_the_target_is_the_best_of_them(tmp_path: Path) -> None:

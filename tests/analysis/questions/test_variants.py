@@ -12,7 +12,6 @@ from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
 from analysis.questions.compare.optimizers import compare
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.throughput import StepTimeTable
 from cbs.errors import ConfigError
 from cbs.trial.step_times import StepTime
@@ -88,7 +87,6 @@ def test_every_question_tells_them_apart(results: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "analyze": analyze(results, FAST, targets=[2.4, 2.8], suggestions=True),
         "compare": compare(results, FAST, throughput=TIMES),
-        "lr": learning_rates(results, FAST),
     }
     for name, found in asked.items():
         files = present.write(found, tmp_path / name, figures=None)

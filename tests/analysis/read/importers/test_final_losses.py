@@ -8,10 +8,9 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.questions.budget.equal_budgets import budget
-from analysis.questions.lr.learning_rates import learning_rates
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import load
-from cbs.errors import ConfigError, DataError
+from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import settings, write_csv
@@ -106,49 +105,12 @@ def test_columns_are_read_under_their_names_there_or_refused_by_name(tmp_path: P
                     format="final_losses")  # fmt: skip
 
 
-@pytest.mark.parametrize(("length", "format"), [("tokens", "final_losses"), ("step", "table")])
-def test_they_rank_learning_rates_whatever_the_format(length: str, format: str, tmp_path: Path) -> None:
-    source = table(tmp_path / "t.csv", length=length)
-    if format == "table":  # every run has a name, and all end at one step
-        lines = source.read_text().split("\n")
-        lines = [lines[0], *(line.replace(f",{8192 // int(line.split(',')[0])},", ",100,") for line in lines[1:])]
-        source.write_text("\n".join(f"{'run' if at == 0 else at},{line}" for at, line in enumerate(lines)))
-    assert import_runs([source], tmp_path / "out", Settings(**ASKED)).format == format
-    (entry,) = learning_rates(tmp_path / "out", AnalysisConfig(resamples=100)).entries
-    assert [best.edge for best in entry.law.optima] == [0] * 4
-    assert [best.lr for best in entry.law.optima] == pytest.approx(
-        [1e-3 * math.sqrt(b) for b in (8, 16, 32, 64)], rel=0.03
-    )
-    assert entry.protocols == ()
-
-
 def test_questions_about_steps_refuse_them(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     out = tmp_path / "out"
     import_runs([table(tmp_path / "t.csv")], out, Settings(**ASKED))
     code, _, err = run("analyze", out)
     assert (code, err.count("\n")) == (2, 1)
     assert f"one evaluation per run, so no steps to a target are known: cbs budget {out} compares" in err
-    code, shown, _ = run("lr", out)
-    assert (code, "ranked by the metric" in shown, "reached: at how many" in shown) == (0, True, False)
-
-
-def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
-    source = tmp_path / "t.csv"
-    source.write_text("batch_size,lr,step,loss\n8,0.1,100,2\n8,0.2,200,2\n")
-    import_runs([source], tmp_path / "out", Settings(**ASKED))
-    with pytest.raises(ConfigError, match="end after 100 to 200 steps, and losses of unequal runs do not rank"):
-        learning_rates(tmp_path / "out")
-
-
-def test_the_loss_of_a_run_that_failed_ranks_nothing(tmp_path: Path) -> None:
-    source = tmp_path / "t.csv"
-    rows = [f"{b},{lr},{100},{2 + math.log2(lr / b) ** 2},ok" for b in (8, 16, 32, 64) for lr in (b / 2, b, 2 * b)]
-    rows += ["8,16,100,1,CUT", "8,4,3,0.5,CUT"]
-    seeds = [f"{row},{at // 12}" for at, row in enumerate(rows)]
-    source.write_text("\n".join(["batch_size,lr,step,loss,status,seed", *seeds]))
-    import_runs([source], tmp_path / "out", Settings(**ASKED, statuses={"CUT": "FAILED"}))
-    (entry,) = learning_rates(tmp_path / "out", AnalysisConfig(resamples=100)).entries
-    assert [best.lr for best in entry.law.optima] == pytest.approx([8, 16, 32, 64], rel=0.01)
 
 
 @pytest.mark.parametrize(("steps", "alone"), [((8,), True), ((0, 8), True), ((4, 8), False), ((0, 4, 8), False)])

@@ -15,7 +15,7 @@ from rich.console import Console
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
-from analysis.questions.lr.learning_rates import LearningRates, learning_rates
+from extensions.lr.learning_rates import LearningRates, learning_rates
 from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)

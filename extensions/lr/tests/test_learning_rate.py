@@ -15,10 +15,10 @@ from analysis.estimate.learning_rate_law import Trend
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import parsed
 from analysis.present import presentation
-from analysis.questions.lr.learning_rates import MULTIPLES, Protocol, learning_rates, protocols, snapped
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.store import Store
+from extensions.lr.learning_rates import MULTIPLES, Protocol, learning_rates, protocols, snapped
 from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)

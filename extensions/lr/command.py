@@ -32,7 +32,7 @@ def command(
 
     Example: cbs lr results/ --scale-from 64
     """
-    from analysis.questions.lr.learning_rates import learning_rates
+    from extensions.lr.learning_rates import learning_rates
 
     found = learning_rates(results, config, targets=asked.targets, metric=asked.metric, reference=scale_from)
     answer(found, results / "analysis" / "lr")

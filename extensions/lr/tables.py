@@ -11,7 +11,7 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled, tuned_columns
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, quantity
-from analysis.questions.lr.learning_rates import LearningRate, LearningRates, Protocol
+from extensions.lr.learning_rates import LearningRate, LearningRates, Protocol
 
 FEW = 2  # Largest number of commands of a protocol that are printed; the file of missing trials has all
 

@@ -85,7 +85,7 @@ def learning_rates(
     target.
 
     ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors;
-    ``reference`` is as for :func:`analysis.questions.lr.learning_rates.protocols`.
+    ``reference`` is as for :func:`extensions.lr.learning_rates.protocols`.
     """
     results = load(path, metric=metric)
     entries, notes = [], [*results.notes]

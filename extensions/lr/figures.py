@@ -16,8 +16,8 @@ from analysis.estimate.learning_rate_law import Trend
 from analysis.present import style
 from analysis.present.figures import along, figure, tidy
 from analysis.quantities import percentiles
-from analysis.questions.lr.learning_rates import LearningRate, LearningRates
 from cbs.registry.values import is_number
+from extensions.lr.learning_rates import LearningRate, LearningRates
 
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "example_unit", "tokens_per_example"]
 _DRIFT = ["panel", "optimizer", "width", "batch_size", "lr", "low", "high", "edge"]

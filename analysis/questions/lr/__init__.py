@@ -1,1 +1,0 @@
-"""How the best learning rate depends on the batch size."""
