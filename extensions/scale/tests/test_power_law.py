@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from extensions.scale.power_law import Observations, PowerLaw, estimate, fit, minus_log_likelihood
+from extensions.scale.power_law import Observations, PowerLaw, Scatter, estimate, fit, minus_log_likelihood
 from tests.certified import kaplan2020
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
 from tests.references.power_law import line_through_errors, restricted_likelihood, scatter_by_search
@@ -176,6 +176,12 @@ def test_targets_of_the_same_runs_are_no_further_witnesses() -> None:
     )  # fmt: skip
     assert sizes.freedom == 1
     assert exact(x[::4], x[::4]).freedom == 1
+
+
+def test_points_of_the_same_runs_scatter_together_as_their_draws_do() -> None:
+    scatter, runs = Scatter(of_points=0.3, of_runs=0.5), np.array([0, 0, 1])
+    draws = scatter.draw(runs, 20_000, np.random.default_rng(0))
+    np.testing.assert_allclose(np.cov(draws.T), scatter.covariance(runs), atol=0.01)
 
 
 def test_points_that_do_not_determine_a_law_are_refused() -> None:
