@@ -6,8 +6,6 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 DASH = "–"
@@ -113,6 +111,8 @@ def shown(value: Any) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """``value`` as JSON has it: what its ``to_json`` says, :func:`shown` of a dataclass without, lists and mappings
     of such."""
+    import numpy as np  # late, as the help of every command imports this file
+
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value):

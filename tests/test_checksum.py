@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
-from cbs.files import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
 from tests.trial.test_store import CONFIG, result_of

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.read.importers.files import read_text
 from analysis.read.table import read_table
-from cbs import files
+from cbs import checksum, files
 from cbs.errors import DataError
 from cbs.training.parents import _of_trainer, _saved
 from cbs.workloads.text_parts.files import read_documents
@@ -49,7 +49,7 @@ def test_an_index_of_weights(sparse: Path) -> None:
 
 
 def test_a_result(sparse: Path) -> None:
-    for call in (files.read_json, files.read_parquet):
+    for call in (checksum.read_json, checksum.read_parquet):
         with pytest.raises(OSError, match="of memory, and this machine has"):
             call(sparse)
 
@@ -61,7 +61,7 @@ def test_a_table_of_few_bytes_and_many_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows.parquet has 2.62e\+05 cells, more than fit in the memory"):
         read_table(path)
     with pytest.raises(OSError, match="of memory, and this machine has"):
-        files.read_parquet(path)
+        checksum.read_parquet(path)
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,18 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import (
-    DAMAGED,
-    KEY,
-    atomic_file,
-    atomic_folder,
-    json_bytes,
-    parquet_bytes,
-    read_json,
-    refuse_links,
-    set_aside,
-)
+from cbs.files import DAMAGED, atomic_file, atomic_folder, refuse_links, set_aside
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.trial_files import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cbs.checksum import parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
-from cbs.files import parquet_bytes, read_json, read_parquet
 from cbs.trial.config import COMMAND
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus
 

@@ -13,8 +13,8 @@ from analysis.formatting import number, plain, shown
 from analysis.present.findings import Findings
 from analysis.quantities import Array, Interval, Quantity
 from analysis.read.throughput import Throughput
+from cbs.checksum import read_json
 from cbs.errors import ConfigError, ResultsError
-from cbs.files import read_json
 
 LocalCurves = Mapping[tuple[str, str], Mapping[str, Any]]  # Local critical batch sizes by workload and optimizer
 

@@ -20,7 +20,7 @@ from analysis.formatting import DASH, flat, with_interval
 from analysis.present.sentences import VERDICTS, good, if_hyperbola, meaning, quote, unmarked
 from analysis.present.table import Column, Table
 from analysis.read.results import Results
-from extensions.report import bibliography
+from extensions.report.methods import cited
 
 MESSAGES = 20  # Largest number of trial messages that are shown
 
@@ -85,7 +85,7 @@ def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
         sentence, exactly = (
             unmarked((inspect.getdoc(of) or "").partition("\n\n")[0]) for of in (sys.modules[kind.__module__], kind)
         )
-        source = ", ".join(f"arXiv:{number}" for number in bibliography.cited(name))
+        source = ", ".join(f"arXiv:{number}" for number in cited(name))
         entries.append(
             {"called": in_words(name, entry.options), "sentence": sentence, "exactly": exactly, "source": source}
         )

@@ -4,14 +4,19 @@ It contains only what ``sweep.json`` and the trials record; what neither records
 by the author.
 """
 
+import functools
+import inspect
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cbs
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
+from analysis.estimate.definitions import DEFINITIONS, HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.formatting import number, percent, plural
@@ -19,9 +24,56 @@ from analysis.present.answers import example_units, lrs_tried
 from analysis.present.sentences import judged, sentence
 from analysis.present.table import ESCAPED
 from analysis.read.results import load
+from cbs.registry.choices import Choice
 from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
 from cbs.trial.target import Target
-from extensions.report import bibliography
+
+SOFTWARE = "cbs"  # Key of the entry of this program
+
+GAUSSIAN_PROCESSES = "rasmussen2006gaussian"
+
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+_EPRINT = re.compile(r"eprint = \{([^}]*)\}")
+_OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")
+"""Field with the registered names of the optimizers that a paper introduces; not printed."""
+
+
+@functools.cache
+def entries() -> dict[str, str]:
+    """Return the BibTeX entries by key, from ``sources.bib`` beside this file and of this program."""
+    lines = (Path(__file__).parent / "sources.bib").read_text().splitlines()
+    known = {line[line.index("{") + 1 : line.index(",")]: line for line in lines if line.startswith("@")}
+    title = "{cbs}: critical batch sizes of optimizers, with intervals"
+    note = f"Version {cbs.__version__}, package critical-batch-size"
+    known[SOFTWARE] = (
+        f"@misc{{{SOFTWARE}, title = {{{title}}}, author = {{{{The cbs developers}}}}, note = {{{note}}}}}"
+    )
+    return known
+
+
+def bibtex(keys: list[str]) -> str:
+    """Return the entries of these keys, each once, one field per line."""
+    texts = (_OPTIMIZERS.sub("", entries()[key]) for key in dict.fromkeys(keys))
+    return "\n\n".join(re.sub(r", (?=\w+ = \{)", ",\n  ", text)[:-1] + "\n}" for text in texts)
+
+
+def cited(name: str) -> list[str]:
+    """Return the arXiv numbers that the file of a definition cites, each once."""
+    return list(dict.fromkeys(ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")))
+
+
+def of_definition(name: str) -> list[str]:
+    """Return the keys of the sources that the file of a definition cites by arXiv number."""
+    numbers = cited(name)
+    return [key for key, entry in entries().items() if (found := _EPRINT.search(entry)) and found[1] in numbers]
+
+
+def of_optimizer(choice: Choice) -> list[str]:
+    """Return the keys of the papers whose entry names an optimizer; none for custom code, for optimizers known only
+    from imports, and for classes of a library."""
+    fields = {key: _OPTIMIZERS.search(entry) for key, entry in entries().items()}
+    return [key for key, found in fields.items() if found and choice.name in found[1].split(", ")]
+
 
 UNNAMED = "imported"  # Name of the workload of runs that were imported without one
 
@@ -54,13 +106,13 @@ def methods(
     by_sweep: dict[str, list[Answer]] = {}
     for answer in answers(load(path, metric=metric), config, targets=targets):
         by_sweep.setdefault(answer.group.sweep, []).append(answer)
-    keys = bibliography.of_definition(config.definition)
+    keys = of_definition(config.definition)
     for members in by_sweep.values():
         for answer in members:
-            keys += [bibliography.GAUSSIAN_PROCESSES] if answer.draws else []
-            keys += bibliography.of_optimizer(answer.group.choice)
+            keys += [GAUSSIAN_PROCESSES] if answer.draws else []
+            keys += of_optimizer(answer.group.choice)
     paragraphs = tuple(_paragraph(members) for members in by_sweep.values())
-    return Methods(paragraphs=paragraphs, bibtex=bibliography.bibtex([*keys, bibliography.SOFTWARE]))
+    return Methods(paragraphs=paragraphs, bibtex=bibtex([*keys, SOFTWARE]))
 
 
 def _paragraph(members: Sequence[Answer]) -> str:
@@ -92,7 +144,7 @@ def _definition(answer: Answer) -> Iterator[str]:
     said = _tex(sentence(critical)).replace(_tex(symbol(name)), math_symbol(name))
     said = said.replace(_tex("steps x examples, B S(B)^2,"), r"steps $\times$ examples, $B\,S(B)^2$,")
     called = in_words(name, critical.options)
-    yield f"In the definition \\emph{{{_tex(called)}}}{_cite(bibliography.of_definition(name))}, {said}."
+    yield f"In the definition \\emph{{{_tex(called)}}}{_cite(of_definition(name))}, {said}."
     if called == HEADLINE:
         yield r"On the hyperbola it is $E_{\mathrm{min}} / S_{\mathrm{min}}$."
 
@@ -106,7 +158,7 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
         name = answer.group.optimizer
         options = answer.group.choice.options if "(" not in name else {}
         given = f" ({_tex(', '.join(f'{key} {value}' for key, value in options.items()))})" if options else ""
-        optimizers[name] = _tex(name) + given + _cite(bibliography.of_optimizer(answer.group.choice))
+        optimizers[name] = _tex(name) + given + _cite(of_optimizer(answer.group.choice))
     parameters = {answer.group.parameters for answer in members}
     size = f" ({number(parameters.pop())} parameters)" if len(parameters) == 1 and None not in parameters else ""
     until = "until each run reached" if members[0].group.stops_at_target else "and read the first step past"
@@ -191,7 +243,7 @@ def _curve(members: Sequence[Answer]) -> Iterator[str]:
         yield (
             r"The logarithm of the steps to target $S$ against that of the batch size $B$ was modelled as a power law "
             "plus a departure whose slope is a Gaussian process of a size that was learned"
-            f"{_cite([bibliography.GAUSSIAN_PROCESSES])}{seeds}; brackets hold {percent(members[0].confidence)}\\,\\% "
+            f"{_cite([GAUSSIAN_PROCESSES])}{seeds}; brackets hold {percent(members[0].confidence)}\\,\\% "
             f"intervals, percentiles of {members[0].config.resamples:,} posterior draws of the curve, with the error "
             "of choosing a learning rate."
         )
@@ -218,7 +270,7 @@ def _software(manifest: Mapping[str, Any]) -> Iterator[str]:
     with_others = f" ({_tex(', '.join(named))})" if version and named else ""
     yield (
         f"{measured}{with_others}{on if version else ''} and analyzed with \\texttt{{cbs}} {_tex(cbs.__version__)}"
-        f"{_cite([bibliography.SOFTWARE])}."
+        f"{_cite([SOFTWARE])}."
     )
 
 

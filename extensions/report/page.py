@@ -36,7 +36,8 @@ from cbs.files import atomic_file, refuse_links
 from cbs.registry import extensions
 from cbs.trial.store import LOCK, STALE_SECONDS, find_sweeps
 from cbs.trial.target import Target
-from extensions.report import bibliography, content, vector
+from extensions.report import content, vector
+from extensions.report.methods import ARXIV
 
 LINES = 120  # Number of rows of points above which their tables are folded
 MANY = 9  # Number of columns above which a table is wider than the page on every screen
@@ -234,7 +235,7 @@ def render(
 def _papers(text: str) -> Markup:
     """Return ``text`` with arXiv numbers as links."""
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
-    parts = bibliography.ARXIV.split(text)
+    parts = ARXIV.split(text)
     return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from cbs.checksum import json_bytes
 from cbs.errors import DataError, ResultsError
-from cbs.files import json_bytes
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.papers.experiments import (

@@ -14,7 +14,7 @@ from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
-from extensions.report import bibliography
+from extensions.report import methods as bibliography
 from extensions.report.methods import methods
 from tests.factories import Truth, sweep
 
