@@ -42,7 +42,7 @@ MISTAKES = [
     (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
 ]
 
-STATEMENTS = [("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),))]
+STATEMENTS = [("glossary.md", "batch sizes at most {:.0f} % above the best", lambda: (100 * (NEAR - 1),))]
 
 CALLS = {
     "recommend": [f"FOLDER --throughput {ASSUMED} --resamples 100 --figures none"],
