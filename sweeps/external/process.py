@@ -105,7 +105,7 @@ class Process:
         """Return the last lines of the output, joined to one line for a message."""
         text = self._tail().decode("utf-8", "replace")
         lines = "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split("\n")
-        kept = [" ".join(line.split()) for line in lines if line.strip()][-_LINES:]
+        kept = [" ".join(line.split()) for line in lines if line.strip(" \t\r^~")][-_LINES:]  # no marks of a traceback
         return f"; its last output: {' | '.join(kept)}" if kept else "; it printed nothing"
 
     def _tail(self) -> bytes:

@@ -294,7 +294,7 @@ def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
         ("say(0, 0.9)", "REACHED", "before the first step"),
         ("say(7, 0.9)", "REACHED", "first evaluation, step 7: the steps are an upper bound"),
         ("say(0, 4.0); say(10, 2.0)", "BUDGET_EXHAUSTED", "the command ended by itself at step 10; last value 2"),
-        ("say(0, 4.0); print('so\\nlong'); sys.exit(3)", "FAILED", "exit code 3; its last output: so | long"),
+        ("say(0, 4.0); print('so\\n  ^^~\\nlong'); sys.exit(3)", "FAILED", "exit code 3; its last output: so | long"),
         ("say(0, 4.0); os.kill(os.getpid(), 9)", "FAILED", "signal 9 (SIGKILL); it printed nothing"),
         ("say(0, 4.0); print('\\33[2Jgone\\0'); sys.exit(3)", "FAILED", "its last output: \ufffd[2Jgone\ufffd"),
         ("__import__('shutil').rmtree(out); print('bye')", "FAILED", "after step 0; its last output: bye"),

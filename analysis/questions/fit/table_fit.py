@@ -32,6 +32,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
+TABLE = "the table"  # Name of the only curve
 _FEWEST_OF_A_GRAIN = 4  # Number of different step counts below which a common divisor may be chance
 _FEWEST_AT_A_BUDGET = 3  # Number of rows with the same, largest step count below which this may be chance
 _LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily take the same whole number of steps
@@ -225,14 +226,18 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
     trial = ["batch_size", "lr", "seed"]
     for _, same in rows[rows.duplicated(trial, keep=False)].groupby(trial, sort=False, dropna=False):
         first, second = same.iloc[0], same.iloc[1]
-        where, which = f"{name}, {second['place']}", f"{_curve(second)} at batch size {second['batch_size']:g}"
+        where, which = f"{name}, {second['place']}", f"batch size {second['batch_size']:g}"
+        which = f"{curve} at {which}" if (curve := _curve(second)) != TABLE else which
         there = f"already exists, in {first['place']}"
         if second["seed"] is not None:
             remedy = "remove one of them, or name the column in which they differ, as in --column lr=learning_rate"
             raise DataError(f"{where}: {which}, seed {second['seed']} {there}; {remedy}")
         if second.drop("place").equals(first.drop("place")):
             raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
-        raise DataError(f"{where}: {which} {there}; add a column seed to distinguish the runs")
+        raise DataError(
+            f"{where}: {which} {there}; say which column tells the runs apart, as in --column seed=my_seed and "
+            "--column lr=my_rate, or add a column seed"
+        )
 
 
 def _check_budget(name: str, rows: pd.DataFrame) -> None:
@@ -254,7 +259,7 @@ def _curve(row: pd.Series) -> str:
     """Name the curve that a row belongs to."""
     given = [f"{kind} {row[kind]!r}" for kind in ("group", "optimizer") if row[kind]]
     given += [] if math.isnan(row["target"]) else [f"target {row['target']:g}"]
-    return ", ".join(given) or "the table"
+    return ", ".join(given) or TABLE
 
 
 def read(
