@@ -94,8 +94,8 @@ Wanted = tuple[list[Part], tuple[str, ...]]
 def suggest(
     answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None, most: int = MOST, least: int = 1
 ) -> Suggestion | None:
-    """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
-    trials of the same protocol would not either.
+    """Return the trials that would help this answer most; ``None`` if no batch size reached the target, or evaluations
+    are too rare at the sweep's own, because more trials of the same protocol would not help.
 
     Args:
         answer: what is known.
@@ -104,9 +104,11 @@ def suggest(
         most, least: largest and smallest number of runs, where these are to narrow the interval.
     """
     known = Known(answer, goal, seeds, most, least)
-    if not known.reached:
+    group = answer.group
+    rare = not goal and answer.verdict is Verdict.COARSE_STEPS and answer.target == group.target
+    if not known.reached or rare:
         return None
-    group, searching = answer.group, known.searching()
+    searching = known.searching()
     warmup = {} if searching else known.half_the_warmup()
     anew = bool(warmup) or (searching is not None and answer.target != group.target)
     shorter = ([(tuple(known.reached), known.seeds)], ("a sweep with half the warmup",)) if warmup else None

@@ -156,8 +156,12 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
     """Say in words whether the recommended plan gains anything."""
     as_good = f"a constant batch size of {constant.batch_sizes[0]:,} is as good"
     if len(plan.batch_sizes) == 1:
-        kept = f"keep the batch size constant; {constant.batch_sizes[0]:,}, near that of the whole run, is as good"
-        return f"the critical batch size does not grow, as far as its intervals tell: {kept}"
+        kept, whole = plan.batch_sizes[0], constant.batch_sizes[0]
+        other = f"; {whole:,}, near that of the whole run, is as good" if whole != kept else ""
+        return (
+            "the critical batch size does not grow, as far as its intervals tell: keep the batch size constant, at "
+            f"{kept:,}{other}"
+        )
     saved, unknown = plan.examples_saved, "what the plan saves is not known"
     low, high = saved.interval
     if source.whole is None:

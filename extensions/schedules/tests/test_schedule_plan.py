@@ -333,7 +333,7 @@ def test_hours_are_those_of_the_steps_and_decide_where_they_are_known(folder: Pa
 def test_a_critical_batch_size_that_does_not_grow_needs_no_schedule(tmp_path: Path) -> None:
     flat = growing_sweep(tmp_path, Growing(power=0.0), batch_sizes=SIZES, lrs=LRS)
     plan = planned(flat)
-    assert "keep the batch size constant" in plan.verdict
+    assert f"keep the batch size constant, at {plan.stages[0].batch_size:,}" in plan.verdict  # as the table says
     if len(plan.stages) > 1:
         assert plan.outcomes[0].examples_saved.interval[0] <= 0  # type: ignore[operator]
 

@@ -18,6 +18,7 @@ from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.suggest import suggest
 from cbs.errors import ConfigError, ResultsError, UnknownNameError
 from cbs.trial.target import Target
 from tests.factories import TARGET, Truth, sweep
@@ -338,7 +339,9 @@ def test_an_optimum_at_the_edge_and_a_single_seed_are_said(tmp_path: Path) -> No
 def test_evaluations_too_far_apart_are_said(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=2.5)
     (answer,) = run(tmp_path).answers
-    assert answer.verdict in (Verdict.BELOW, Verdict.ABOVE, Verdict.COARSE_STEPS)
+    assert answer.verdict is Verdict.COARSE_STEPS
+    assert suggest(answer) is None  # further trials would be evaluated as rarely
+    assert suggest(answer, goal=0.2) is not None  # a sweep goes on
     assert {point.batch_size: round(point.resolution, 2) for point in answer.points} == dict.fromkeys(SIZES, 0.6)
     assert "because nothing was measured in between" in answer.advice
 
