@@ -108,8 +108,8 @@ def _family(answer: Answer) -> str:
 
 
 def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
-    """Return every critical batch size with an interval, one line for everything that has none, with the reason, and
-    one for every verdict against those that have.
+    """Return every critical batch size with an interval, one line for every reason why others have none, and one for
+    every verdict against those that have.
 
     The data are the examples to target at ``data_at_batch`` examples, ``None`` for the critical batch size.
     """
@@ -117,10 +117,14 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     kept = [answer for answer, why in whys if not why]
     runs = {number: index for index, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
     tokens = in_tokens(answers)
-    lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
+    several = len({(answer.group.workload, answer.group.optimizer) for answer in answers}) > 1
+    lines = []
+    for reason in dict.fromkeys(why for _, why in whys if why):
+        named = (_named(answer, several) for answer, why in whys if why == reason)
+        lines.append(f"left out, as {reason}: {'; '.join(named)}")
     for verdict in (each for each in Verdict if each is not Verdict.OK):
-        doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
-        lines += [f"{verdict}: {len(doubted)} of {len(kept)} points, see points.csv"] if doubted else []
+        doubted = sum(answer.verdict is verdict for answer in kept)
+        lines += [f"{verdict}: {doubted} of {len(kept)} points, see points.csv"] if doubted else []
     points = []
     for answer, draws, critical in zip(kept, together(kept), critical_sizes(kept), strict=True):
         assert draws is not None
@@ -128,15 +132,17 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     return points, lines
 
 
-def _named(answer: Answer) -> str:
-    return f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}, {answer.target}"
+def _named(answer: Answer, several: bool) -> str:
+    group = answer.group
+    whose = f"{group.sweep}, {group.workload}, {group.optimizer}" if several else group.sweep
+    return f"{whose} at {answer.target.value:g}"
 
 
 def why_left_out(answer: Answer) -> str:
     """Return why there is no point; empty if there is one."""
     if answer.draws is None or answer.critical.value is None:
-        return f"no critical batch size ({answer.verdict})"
-    return f"its interval is open ({answer.verdict})" if None in answer.critical.interval else ""
+        return f"there is no critical batch size ({answer.verdict})"
+    return f"the interval is open ({answer.verdict})" if None in answer.critical.interval else ""
 
 
 def _point(

@@ -18,7 +18,7 @@ from analysis.present.sentences import home
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
-from extensions.scale.fits import ScalingLaw, comparisons, laws, options, varying
+from extensions.scale.fits import NOTHING, ScalingLaw, comparisons, laws, options, varying
 from extensions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out
 
 _OWN = 0.25
@@ -128,8 +128,9 @@ def scale(
 
 
 def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str]:
-    """Warn if the data are a multiple of B_crit itself and therefore say nothing about how it grows with them."""
-    if law.axis not in ("data", "compute") or law.fit is None:
+    """Warn if the data are a multiple of B_crit itself and therefore say nothing about how it grows with them, unless
+    nothing is said anyway."""
+    if law.axis not in ("data", "compute") or law.fit is None or law.says == NOTHING:
         return []
     sizes = np.log([points[index].critical_batch_size for index in law.points])
     if np.std(np.log(law.x) - sizes) > _OWN * np.std(sizes):
