@@ -1,6 +1,7 @@
 """Repeat the call of a module with other examples."""
 
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Replay:
     A repeated call leaves the module and the random generators as they were.
 
     Attributes:
-        draws: shape of random numbers that the latest repetition drew for all examples together; empty if none.
+        draws: shape of random numbers that a repetition with all examples drew for all of them together; empty if none.
     """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -82,12 +83,13 @@ class Replay:
                 auxiliary_pass(),
                 torch.autocast(device, enabled=False),
                 torch.no_grad(),
-                _Draws(len(kept), self._module) as seen,
+                _Draws(len(kept), self._module) if bool(kept.all()) else nullcontext() as seen,
             ):
-                before = _words()
+                before = _words() if seen else []
                 output = self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
-            drawn = [at - start for (key, start), (now_key, at) in zip(before, _words(), strict=True) if key == now_key]
-            self.draws = seen.shape or "[]" * any(0 < number < len(kept) for number in drawn)
+            if seen:  # the others draw the same
+                drawn = [at - start for (key, start), (same, at) in zip(before, _words(), strict=True) if key == same]
+                self.draws = seen.shape or "[]" * any(0 < number < len(kept) for number in drawn)
             return output
         finally:
             now.restore()

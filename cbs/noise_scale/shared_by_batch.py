@@ -42,8 +42,9 @@ LAGS = 6
 
 LASTING = 32  # Least number of steps after which new entries are drawn
 
-EARLY, SELDOM, SPARSE = 512, 320, 8
-"""From step ``EARLY`` on one step in ``SELDOM`` is compared where fewer than one in ``SPARSE`` is measured."""
+SPARSE, SELDOM = 8, 320
+"""Where fewer than one step in ``SPARSE`` is measured, the next is compared after a ``SPARSE``-th of the steps so far,
+at most ``SELDOM``: the steps before it cost as much as one of training."""
 
 FIRST, BLOCKS = 64, 16
 """Number of measured steps of the first test, repeated at every doubling; number of blocks that give its error."""
@@ -107,16 +108,17 @@ class Sketch(L2):
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         entries = self._entries[index]
-        return super().statistic(index, gradients.reshape(len(gradients), -1)[:, entries]).mul_(entries.step)
+        return super().statistic(index, gradients.flatten(1)[:, entries]).mul_(entries.step)
 
+    @torch.no_grad()
     def of(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """Return the entries of tensors shaped like the parameters; a product of two such vectors is that of all."""
-        given = [(tensors[at], self._parameters[at]) for at in self._entries]
-        held = [parameter * 0 if tensor is None else tensor for tensor, parameter in given]
-        pieces = [as_real(one.detach().reshape(-1)[at]) for one, at in zip(held, self._entries.values(), strict=True)]
-        if any(at.step > 1 for at in self._entries.values()):
-            pieces = [one * at.step**0.5 for one, at in zip(pieces, self._entries.values(), strict=True)]
-        return torch.cat([one.flatten() for one in pieces]).float()
+        pieces = []
+        for index, entries in self._entries.items():
+            tensor = tensors[index]
+            piece = as_real((self._parameters[index] * 0 if tensor is None else tensor).reshape(-1)[entries]).flatten()
+            pieces.append(piece if entries.step == 1 else piece * entries.step**0.5)
+        return torch.cat(pieces).float()
 
 
 class SharedByBatch:
@@ -137,7 +139,7 @@ class SharedByBatch:
 
     def wants(self, step: int) -> bool:
         """Return whether a step, if it is measured, is to be compared with those before it."""
-        return step < EARLY or self._gap < SPARSE or step - self._compared >= SELDOM
+        return self._gap < SPARSE or step - self._compared >= min(step // SPARSE, SELDOM)
 
     def measured(self, step: int) -> None:
         """Take notice that a step was measured."""

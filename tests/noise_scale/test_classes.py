@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.shared_by_batch import SharedInputs
+from cbs.noise_scale.shared_by_batch import SharedInputs, Sketch
 
 SIZE, TOKENS, CLASSES = 12, 6, 5
 Batch = tuple[Tensor, Tensor, Tensor]  # Inputs, targets and, where there are tokens, which of them count
@@ -58,6 +58,10 @@ def tokens(draws: torch.Generator) -> Batch:
 
 def each(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(batch[0]).mT, batch[1], reduction="none")
+
+
+def squared(model: nn.Module, batch: Batch) -> Tensor:
+    return mse_loss(model(batch[0]), batch[1])
 
 
 def places(batch: Batch) -> Tensor:
@@ -136,7 +140,7 @@ def run(
 ) -> str:
     """Return what is said in some steps with parameters at rest."""
     draws, said = torch.Generator().manual_seed(4), list[str]()
-    meter = NoiseScaleMeter(model, every=1, tell=said.append, **options)
+    meter = NoiseScaleMeter(model, tell=said.append, **{"every": 1} | options)
     for _ in range(steps):
         model.zero_grad()
         parts: Sequence[Batch] = [*zip(*(tensor.chunk(micros) for tensor in draw(draws)), strict=True)]
@@ -229,8 +233,16 @@ def shared(kind: str) -> Callable[[torch.Generator], Batch]:
 )
 def test_what_a_batch_shares_is_told(kind: str) -> None:
     torch.manual_seed(0)
-    note = run(line(), lambda m, b: mse_loss(m(b[0]), b[1]), shared(kind), 320)
+    note = run(line(), squared, shared(kind), 320)
     assert (SHARED in note) == (kind != "nothing"), note
+
+
+def test_few_steps_are_compared_where_few_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    of, taken = Sketch.of, list[Sketch]()
+    monkeypatch.setattr(Sketch, "of", lambda self, tensors: taken.append(self) or of(self, tensors))
+    assert SHARED in run(line(), squared, shared("one offset"), 600, every=None)
+    assert len(taken) < 350
 
 
 def test_examples_in_the_second_dimension_are_told() -> None:
@@ -242,7 +254,7 @@ def test_examples_in_the_second_dimension_are_told() -> None:
         x = own + 0.1 * torch.randn(SIZE, 3, 4, generator=draws)
         return x, x[..., :1] + torch.randn(3, 1, generator=draws), x
 
-    assert SHARED in run(line(), lambda m, b: mse_loss(m(b[0]), b[1]), series, 320)
+    assert SHARED in run(line(), squared, series, 320)
 
 
 def test_random_weights_for_a_whole_batch_are_told() -> None:
@@ -258,7 +270,7 @@ FOR_EACH = [partial(np.random.rand, SIZE, 1), partial(torch.rand, [SIZE, 1]), pa
 @pytest.mark.parametrize("draw", [*FOR_ALL, *FOR_EACH])
 def test_random_numbers_for_a_whole_batch_are_told(draw: Callable[[], object]) -> None:
     torch.manual_seed(0)
-    assert (DRAWN in run(Skipping(draw), lambda m, b: mse_loss(m(b[0]), b[1]), points, 3)) == (draw in FOR_ALL)
+    assert (DRAWN in run(Skipping(draw), squared, points, 3)) == (draw in FOR_ALL)
 
 
 def test_what_is_shared_is_told_while_parameters_move() -> None:
@@ -277,40 +289,33 @@ def test_what_is_shared_is_told_while_parameters_move() -> None:
         assert (SHARED in meter.estimate().note) == told
 
 
+def sentences(draws: torch.Generator, length: int, least: int = 1) -> Tensor:
+    return torch.randint(least, 30, (SIZE, length), generator=draws)
+
+
 def padded(draws: torch.Generator) -> Tensor:
     lengths = torch.randint(1, 9, (SIZE, 1), generator=draws)
-    words = torch.randint(1, 30, (SIZE, 8), generator=draws)
-    return torch.where(torch.arange(8) < lengths, words, 0)[:, : int(lengths.max())]
+    return torch.where(torch.arange(8) < lengths, sentences(draws, 8), 0)[:, : int(lengths.max())]
+
+
+def masked(draws: torch.Generator, ratios: int) -> Tensor:
+    x, chances = torch.randn(SIZE, 6, generator=draws), torch.rand(SIZE, 6, generator=draws)
+    return x * (chances < torch.rand(ratios, 1, generator=draws))
 
 
 INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], bool]] = {
-    "one masking ratio": (
-        lambda draws, _: (
-            torch.randn(SIZE, 6, generator=draws)
-            * (torch.rand(SIZE, 6, generator=draws) < torch.rand((), generator=draws))
-        ),
-        True,
-    ),
+    "one masking ratio": (lambda draws, _: masked(draws, 1), True),
     "one number of masked words": (
-        lambda draws, _: torch.randint(5, 30, (SIZE, 8), generator=draws).index_fill_(
+        lambda draws, _: sentences(draws, 8, least=5).index_fill_(
             1, torch.arange(int(torch.randint(1, 8, (), generator=draws))), 1
         ),
         True,
     ),
     "one diffusion time": (lambda draws, _: torch.rand(1, generator=draws).expand(SIZE, 1), True),
-    "one length": (
-        lambda draws, _: torch.randint(1, 30, (SIZE, int(torch.randint(3, 9, (), generator=draws))), generator=draws),
-        True,
-    ),
+    "one length": (lambda draws, _: sentences(draws, int(torch.randint(3, 9, (), generator=draws))), True),
     "padded to the longest": (lambda draws, _: padded(draws), False),
     "padded at the start": (lambda draws, _: padded(draws).flip(1), False),
-    "a masking ratio for each": (
-        lambda draws, _: (
-            torch.randn(SIZE, 6, generator=draws)
-            * (torch.rand(SIZE, 6, generator=draws) < torch.rand(SIZE, 1, generator=draws))
-        ),
-        False,
-    ),
+    "a masking ratio for each": (lambda draws, _: masked(draws, SIZE), False),
     "data that drift": (lambda draws, step: torch.randn(SIZE, 6, generator=draws) + step / 10, False),
     "heavy tails": (lambda draws, _: torch.randn(SIZE, 6, generator=draws) ** 5, False),
     "the same everywhere": (lambda draws, _: torch.arange(6).expand(SIZE, 6), False),
@@ -363,41 +368,11 @@ def test_a_masking_ratio_is_told_early_while_parameters_move(ratio_of: str) -> N
     meter = NoiseScaleMeter(model, every=1, tell=said.append)
     for _ in range(50):
         x = torch.randn(SIZE, 6, generator=draws)
-        mask = torch.rand(SIZE, 6, generator=draws) < torch.rand(
-            1 if ratio_of == "a batch" else (SIZE, 1), generator=draws
-        )
+        chances = torch.rand(SIZE, 6, generator=draws)
+        ratios = torch.rand(1 if ratio_of == "a batch" else (SIZE, 1), generator=draws)
         optimizer.zero_grad()
-        mse_loss(model(x * mask), 1.5 * x[:, :1] + torch.randn(SIZE, 1, generator=draws)).backward()
+        mse_loss(model(x * (chances < ratios)), 1.5 * x[:, :1] + torch.randn(SIZE, 1, generator=draws)).backward()
         meter.step()
         optimizer.step()
     assert (ALIKE in meter.estimate().note) == (ratio_of == "a batch")
     assert len(said) == (ratio_of == "a batch")
-
-
-def test_weights_correct_a_quotient() -> None:
-    """The loss of a step is a sum over tokens divided by their number; the truth is that of whole batches."""
-    torch.manual_seed(0)
-    model, draws, counted, rows = classifier(), torch.Generator().manual_seed(5), list[Tensor](), list[Tensor]()
-    meters = [
-        NoiseScaleMeter(model, source=source, every=1, window=None, weights=lambda *_: counted[-1], tell=lambda _: None)
-        for source in ("split", "per_example")
-    ]
-
-    def draw() -> Batch:
-        x, labels = torch.randn(48, TOKENS, 4, generator=draws), torch.randint(CLASSES, (48, TOKENS), generator=draws)
-        labels = torch.where(x[..., 0] > 0.5, 0, labels)
-        return x, labels, torch.arange(TOKENS) < torch.randint(1, TOKENS + 1, (48, 1), generator=draws)
-
-    for _ in range(120):
-        x, labels, mask = draw()
-        counted.append(mask.sum(1))
-        model.zero_grad()
-        cross_entropy(model(x)[mask], labels[mask]).backward()
-        for meter in meters:
-            meter.step()
-        rows.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    gradients = torch.stack(rows).double()
-    noise = float((gradients - gradients.mean(0)).square().sum()) / (len(rows) - 1)
-    truth = 48 * noise / (float(gradients.mean(0).square().sum()) - noise / len(rows))
-    for meter in meters:
-        assert meter.estimate().value == pytest.approx(truth, rel=0.15)
