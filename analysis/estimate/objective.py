@@ -77,9 +77,8 @@ def end_studies(results: Results, index: int) -> list[Study]:
                 f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
                 f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"
             )
-    at = results.evaluations[results.evaluations["trial"].isin(rows.index[ended])].set_index("trial")
     sign = -1.0 if group.target.direction == "above" else 1.0
-    values = sign * at.loc[at["step"] > 0, "value"].where(np.isfinite(at["value"]))
+    values = sign * results.ends.reindex(rows.index[ended]).replace([np.inf, -np.inf], np.nan)
     studies, tables = [], []
     for _, _, study, table in final_losses(group, rows, values):
         if np.isfinite(table).any():

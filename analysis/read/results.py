@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from analysis.quantities import Array
 from analysis.read.cells import LARGEST
 from analysis.read.doubtful import cut_short, shared_runs, without_copies
 from analysis.read.groups import (
@@ -83,11 +84,22 @@ class Results:
         """Number of evaluations of every trial after its first step."""
         return np.bincount(self.evaluations["trial"][self.evaluations["step"] > 0], minlength=len(self.trials))
 
-    def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def curve(self, trial: int) -> tuple[Array, Array, Array]:
         """Return steps, values and learning rates at the evaluations of one trial."""
-        first, last = np.searchsorted(self.evaluations["trial"].to_numpy(), (trial, trial + 1))
-        steps, values, lrs = (self.evaluations[name].to_numpy(float)[first:last] for name in ("step", "value", "lr"))
-        return steps, values, lrs
+        trials, steps, values, lrs = self._columns
+        own = slice(*np.searchsorted(trials, (trial, trial + 1)))
+        return steps[own], values[own], lrs[own]
+
+    @functools.cached_property
+    def _columns(self) -> list[Array]:
+        """Trials, steps, values and learning rates of all evaluations; to take a column costs more than a search."""
+        return [self.evaluations[name].to_numpy(float) for name in ("trial", "step", "value", "lr")]
+
+    @functools.cached_property
+    def ends(self) -> pd.Series:
+        """The value of the last evaluation after the first step of every trial that has one, by its row."""
+        later = self.evaluations[self.evaluations["step"] > 0]
+        return later.drop_duplicates("trial", keep="last").set_index("trial")["value"]
 
 
 def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import stat
 import tempfile
 import time
@@ -36,6 +35,9 @@ _ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 _HEAD = 2**16  # Bytes of the program's output that are searched for it
 
 
+_LONG, _GROWN = 2**20, 1.02  # Bytes from which on a log is read again, which is whole, when it has grown by so much
+
+
 class AnotherTrialError(DataError):
     """The log belongs to a run with other settings than the trial's; it will not change."""
 
@@ -62,6 +64,7 @@ class LoggedCurve:
         self.problem, self.changed, self.hopeless = "", False, False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._read_last = self._seen
         self._online, self._asked = "", -math.inf
 
     @property
@@ -81,11 +84,12 @@ class LoggedCurve:
             Whether there are new evaluations.
         """
         seen = self._files()
-        self.changed = seen != self._seen
+        self.changed, self._seen = seen != self._seen, seen
         server = "" if whole else self._server()
-        if not self.changed and not whole and not server:
+        size, before = map(_size, (seen, self._read_last))
+        if not whole and not server and (seen == self._read_last or _LONG < before <= size < _GROWN * before):
             return False
-        self._seen = seen
+        self._read_last = seen
         try:
             steps, values = self._points(server) if server else self._read(list(seen), whole=whole)
             measured = measurements(self._trial, [int(step) for step in steps], values)
@@ -181,8 +185,7 @@ class LoggedCurve:
         if whole or path.suffix.lower() not in _LINES:
             copy.symlink_to(path.resolve())
             return
-        shutil.copyfile(path, copy)
-        content = copy.read_bytes()
+        content = path.read_bytes()
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
 
     def _points(
@@ -217,6 +220,10 @@ class LoggedCurve:
             )
         steps, values, _ = clean(_latest(run) if self._resumed else run, trial.batch_size, settings)
         return steps, values
+
+
+def _size(files: dict[Path, tuple[int, int]]) -> int:
+    return sum(size for path, (size, _) in files.items() if path.suffix.lower() in _LINES)
 
 
 def stated(folder: Path) -> dict[str, Any]:

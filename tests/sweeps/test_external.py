@@ -368,6 +368,21 @@ def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
     assert curve.evaluations[-1].value == 0.5
 
 
+def test_a_long_log_is_read_again_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.external.curve._LONG", 100)
+    log = tmp_path / "log.csv"
+    log.write_text("step,loss\n" + "".join(f"{step},4.0\n" for step in range(1000, 1200)))
+    curve = LoggedCurve(trainer(reads="csv"), trial(trainer(reads="csv")), tmp_path, resumed=False)
+    assert curve.update(whole=False)
+    for added, read in ((1, False), (10, True), (1, False)):
+        with log.open("a") as file:
+            file.writelines(f"{len(curve.evaluations) + 1000 + at},3.0\n" for at in range(added))
+        assert curve.update(whole=False) == read
+        assert curve.changed
+        if not read:
+            assert curve.update(whole=True)
+
+
 @pytest.mark.parametrize(("left", "said"), [([2, 3], "begins at step 2"), ([], "is empty")])
 def test_a_log_that_loses_its_beginning_is_refused(tmp_path: Path, left: list[int], said: str) -> None:
     def log(steps: list[int]) -> None:

@@ -281,7 +281,7 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
             costs.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
             continue
         rows = np.concatenate([np.diff(losses.values)[[index]], np.diff(losses.drawn)[:, index]])
-        logs = np.array([_log_ratio(curves[index], curves[index + 1], entry.budget, worse) for worse in rows])
+        logs = _log_ratios(curves[index], curves[index + 1], entry.budget, rows)
         ratio = Quantity.open_ended(logs, confidence) if np.isfinite(logs[0]) else UNKNOWN
         data = ratio.mapped(lambda log: float(1 - np.exp(log)), falling=True)
         costs.append(
@@ -313,18 +313,17 @@ def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:
     return np.array(budgets), np.minimum.accumulate([points[budget] for budget in budgets])
 
 
-def _log_ratio(small: tuple[Array, Array], large: tuple[Array, Array], budget: float, worse: float) -> float:
-    """Return ln of E'/E at which the losses are alike, along the curve of the smaller batch if the larger one is worse,
-    otherwise reversed along that of the larger one; infinite beyond the curves."""
-    sign, (examples, losses) = (1.0, small) if worse >= 0 else (-1.0, large)
-    # whole batches may end a little beyond the budget, by twice what counts as at it
-    here = examples <= budget * (1 + 2 * AT_BUDGET)
-    examples, losses = examples[here], losses[here]
-    if len(examples) < 2:
-        return -sign * np.inf
-    at = losses[-1] + abs(worse)
-    if at > losses[0]:
-        return -sign * np.inf
-    # losses decrease along the curve, and interp wants what increases
-    log = np.interp(-at, -losses, np.log(examples))
-    return float(sign * (log - np.log(examples[-1])))
+def _log_ratios(small: tuple[Array, Array], large: tuple[Array, Array], budget: float, worse: Array) -> Array:
+    """Return ln of E'/E at which the losses are alike, along the curve of the smaller batch where the larger one is
+    worse, otherwise reversed along that of the larger one; infinite beyond the curves."""
+    logs = np.where(worse >= 0, -np.inf, np.inf)
+    for sign, (examples, losses), rows in ((1.0, small, worse >= 0), (-1.0, large, ~(worse >= 0))):
+        # whole batches may end a little beyond the budget, by twice what counts as at it
+        here = examples <= budget * (1 + 2 * AT_BUDGET)
+        examples, losses = examples[here], losses[here]
+        if len(examples) > 1:
+            at = losses[-1] + np.abs(worse[rows])
+            # losses decrease along the curve, and interp wants what increases
+            log = np.interp(-at, -losses, np.log(examples)) - np.log(examples[-1])
+            logs[rows] = np.where(at > losses[0], -sign * np.inf, sign * log)
+    return logs

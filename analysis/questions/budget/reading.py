@@ -116,7 +116,8 @@ def _at_budget(
     off: dict[int, float] = {}
     missing: dict[int, list[str]] = {}
     decays = False
-    for row, size, status, ended in zip(rows.index, rows["batch_size"], rows["status"], _ended(rows), strict=True):
+    of_runs = zip(rows.index, rows["batch_size"], rows["lr"], rows["status"], _ended(rows), strict=True)
+    for row, size, peak, status, ended in of_runs:
         steps, values, lrs = results.curve(row)
         near, why = leeway(at, size), ""
         if at < size:
@@ -133,7 +134,7 @@ def _at_budget(
                 if ended <= at + near and abs(ended / at - 1) > AT_BUDGET:
                     off[size] = ended / at - 1
             lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
-            decayed = bool(lr < _AT_PEAK * rows.at[row, "lr"])
+            decayed = bool(lr < _AT_PEAK * peak)
             decays |= decayed
             if decayed and ended > at * (1 + AT_BUDGET) + size:
                 raise ConfigError(

@@ -12,7 +12,7 @@ from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 
-_FEWEST = 3  # Points of a curve from which 1, 2, 3 ... is how it was counted and not where it happened to be measured.
+_FEWEST = 3  # Points from which 1, 2, 3 ... is how a curve was counted, not where it was measured, if nothing else says
 TIMES = 10  # How many times as far something else counts from which a metric at 1, 2, 3 ... is one of epochs.
 
 
@@ -38,7 +38,7 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
     """
     sizes = sorted({each["batch_size"] for each in facts})
     axes = [np.unique(run.axis) for run in runs if len(run.values) and run.unit == "step"]
-    counted = bool(axes) and all(len(axis) >= _FEWEST and _one_by_one(axis) for axis in axes)
+    counted = bool(axes) and all(_one_by_one(axis) for axis in axes)
     examples = settings.examples_per_epoch
     if examples is not None:
         made = ", ".join(f"{math.ceil(examples / size)} at batch size {size}" for size in sizes)
@@ -53,14 +53,14 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
             )
     elif counted:
         run, most = max(runs, key=lambda run: run.counted), max(float(axis[-1]) for axis in axes)
-        where = f"at step 1, 2, 3 to {most:g}"
+        where = f"at step {'1, 2, 3 to ' * (most > 2)}{most:g}"
         if run.counted >= TIMES * most and "step" not in settings.columns:
             raise DataError(
                 f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside "
                 "it: these are epochs, which have fewer updates the larger the batch is; say how long one is "
                 "with --examples-per-epoch N, or which column counts updates with --column step=THEIRS"
             )
-        if len(sizes) > 1 and len({axis[-1] for axis in axes}) == 1:
+        if len(sizes) > 1 and len({axis[-1] for axis in axes}) == 1 and min(map(len, axes)) >= _FEWEST:
             yield (
                 f"every run was measured {where}, whatever its batch size: if these are epochs, say how long one is "
                 "with --examples-per-epoch N"
@@ -68,4 +68,4 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
 
 
 def _one_by_one(axis: Array) -> bool:
-    return axis[0] in (0, 1) and bool((np.diff(axis) == 1).all())
+    return axis[0] in (0, 1) and axis[-1] > 0 and bool((np.diff(axis) == 1).all())

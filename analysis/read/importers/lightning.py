@@ -19,8 +19,8 @@ from analysis.read.table import header_of, read_table
 METRICS, HPARAMS = "metrics.csv", "hparams.yaml"
 STEP, EPOCH = "step", "epoch"
 _FROM_ZERO = (
-    "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps count the updates made; if "
-    "the runs log a step of their own, give it with --column step=THEIRS"
+    "{} from 0: 1 was added to each, so that steps count the updates made; if the runs log a step of their own, give "
+    "it with --column step=THEIRS"
 )
 
 
@@ -51,8 +51,8 @@ class Lightning(Importer):
             yield from_zero(run, notes) if of_trainer else run
 
 
-def from_zero(run: ImportedRun, notes: list[str]) -> ImportedRun:
-    """Return the run of a ``Trainer``, which counts from 0, with its steps as updates made; a note says so."""
+def from_zero(run: ImportedRun, notes: list[str], who: str = "a Trainer counts the steps of its logger") -> ImportedRun:
+    """Return a run that counts from 0 with its steps as updates made; a note says so, and ``who`` does it."""
     if len(run.values):
-        notes.append(_FROM_ZERO)
+        notes.append(_FROM_ZERO.format(who))
     return dataclasses.replace(run, axis=run.axis + 1)

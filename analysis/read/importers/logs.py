@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import below, read_text
+from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, of_rows, read_table
 from cbs.errors import DataError
@@ -20,6 +21,9 @@ def on_any_axis(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
     """Return the run of a table whose axis may have any of our names."""
     unit = next((name for name in AXES if name in table.columns), "step")
     return run_of(table, settings, settings.axis(unit, unit), **about)
+
+
+_DETECTRON = {"eta_seconds", "data_time"}  # What detectron2's metrics.json has beside its iterations, and no other log
 
 
 class Logs(Importer):
@@ -34,7 +38,9 @@ class Logs(Importer):
             table = self.table(path)
             name = path.name if path == Path(source) else str(path.relative_to(source))
             aliases = (str(path), path.stem)
-            yield on_any_axis(table, settings, name=name, aliases=aliases, files=(path,))
+            run = on_any_axis(table, settings, name=name, aliases=aliases, files=(path,))
+            of_detectron = settings.columns.get("step") == "iteration" and table.columns.keys() >= _DETECTRON
+            yield from_zero(run, notes, "detectron2 counts iterations") if of_detectron else run
 
 
 @IMPORTERS.register("csv")

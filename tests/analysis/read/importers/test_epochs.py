@@ -127,3 +127,13 @@ def test_logs_of_training_toolkits_that_count_epochs(
     (trial,) = import_runs([tmp_path / "b100" / name], tmp_path / "out", known, format=format).trials
     assert [(row.step, row.value) for row in trial.evaluations] == [(10, 0.3), (20, 0.4), (30, 0.6)]
     assert trial.config.lr == 0.1
+
+
+def test_two_validations_are_of_epochs_where_updates_are_counted_beside_them(tmp_path: Path) -> None:
+    source = tmp_path / "scalars.jsonl"
+    source.write_text(
+        lines('{"loss": 3.1, "iter": 200, "step": 200}', *(f'{{"accuracy": 0.{n}, "step": {n}}}' for n in (1, 2)))
+    )
+    given = {"metric": "accuracy", "direction": "above", "target": 0.15, "constants": KNOWN | {"batch_size": "100"}}
+    with pytest.raises(DataError, match=r"at step 2, and run .* counts to 200 beside it: these are epochs"):
+        import_runs([source], tmp_path / "out", settings(**given))

@@ -55,3 +55,13 @@ def test_a_file_of_several_runs_is_refused_with_what_to_make_of_it(tmp_path: Pat
     write_run(tmp_path / "in", [{"step": 1, "loss": 3.0, "size": size, "run": f"b{size}"} for size in (8, 16)], {})
     with pytest.raises(DataError, match="batch_size 8 and 16; a run has one; of several runs make a file each, or"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN, columns={"batch_size": "size"}))
+
+
+def test_iterations_of_detectron2_count_from_0(tmp_path: Path) -> None:
+    """Its hooks evaluate after iteration 99, the hundredth."""
+    rows = [{"iteration": at, "eta_seconds": 9.0, "data_time": 0.1, "bbox/AP": at / 10} for at in (99, 199)]
+    source = write_run(tmp_path / "in", rows, {})
+    given = {"metric": "bbox/AP", "direction": "above", "target": 15.0, "constants": KNOWN}
+    report = import_runs([source], tmp_path / "out", settings(**given, columns={"step": "iteration"}))
+    assert [point.step for point in report.trials[0].evaluations] == [100, 200]
+    assert report.notes[0].startswith("detectron2 counts iterations from 0: 1 was added")
