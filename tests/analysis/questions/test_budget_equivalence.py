@@ -9,7 +9,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Losses
 from analysis.quantities import UNKNOWN
-from analysis.questions.budget.comparisons import MOST_SEEDS, Equivalence, equivalence, pair
+from analysis.questions.budget.comparisons import MOST_SEEDS, Equivalence, _log_ratios, equivalence, pair
 
 SIZES = np.array([4.0, 8, 16, 32, 64])
 EQUAL, WORSE, OPEN = Standing.EQUAL, Standing.WORSE, Standing.UNKNOWN
@@ -111,3 +111,10 @@ def test_one_optimizer_overtakes_another_where_both_sides_are_told() -> None:
     assert found.at[0].probability < 0.01
     assert found.at[-1].probability > 0.99
     assert pair(("steep", "steep"), steep, losses(steep.values, 0.005, seed=2), AnalysisConfig()).overtaker == ""
+
+
+def test_a_difference_beyond_the_curve_has_no_ratio_of_examples() -> None:
+    curve = np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 1.0])
+    found = _log_ratios(curve, curve, 4.0, np.array([0.0, 1.0, 2.5, -1.0, -2.5]))
+    assert found.tolist() == pytest.approx([0.0, -np.log(2), -np.inf, np.log(2), np.inf])
+    assert _log_ratios(curve, curve, 1.0, np.array([1.0, -1.0])).tolist() == [-np.inf, np.inf]
