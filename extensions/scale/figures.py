@@ -13,7 +13,7 @@ from analysis.estimate.definitions import HEADLINE
 from analysis.formatting import with_interval
 from analysis.present import style
 from analysis.present.figures import FigurePart, along, figure, in_file_name, parts, tidy
-from extensions.scale.fits import ScalingLaw, held
+from extensions.scale.fits import NOTHING, ScalingLaw, held
 from extensions.scale.points import ScalingPoint
 from extensions.scale.scaling import Scaling
 
@@ -99,7 +99,7 @@ def _label(laws: Sequence[ScalingLaw], point: ScalingPoint) -> str:
     law = by_kind.get("law") or by_kind.get("pooled") or (fitted_laws[0] if len(fitted_laws) == 1 else None)
     if law is None or law.fit is None:
         return ""
-    return f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
+    return NOTHING if law.says == NOTHING else f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
 
 
 @figure("scaling", of=Scaling, compute=compute)
@@ -124,7 +124,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if any(((low < end) & (end < high)).any() for end in map(np.asarray, ends)):
         handles.append(style.mark("ends of a wide interval", linestyle=":", linewidth=0.6))
     title = f"$B_{{crit}} \\propto x^k$ [{style.percent(table)}]"
-    tops = points["high"].combine_first(table["critical_batch_size"])
+    inside = table["high"].where(table["high"] < high)
+    tops = points["high"].combine_first(inside).combine_first(table["critical_batch_size"])
     style.key(axes, handles, table["x"], tops, title=title)
 
 

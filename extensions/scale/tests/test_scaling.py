@@ -318,6 +318,14 @@ def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
         assert "sequences" in axes.get_ylabel()
 
 
+def test_a_figure_names_no_exponent_where_the_table_names_none(found: Scaling, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [set(FIGURES["scaling"].compute(Against(found, "data"))["label"].dropna())]
+    monkeypatch.setattr("extensions.scale.fits.SAYS_NOTHING", 0.0)
+    labels.append(set(FIGURES["scaling"].compute(Against(found, "data"))["label"].dropna()))
+    assert all("k = " in label for label in labels[0] if label)
+    assert {label for label in labels[1] if label} == {"nothing can be said"}
+
+
 def test_there_is_a_figure_per_axis(found: Scaling) -> None:
     names = [picture.name for picture in figures_of(found)]
     assert len(names) == len(set(names))
