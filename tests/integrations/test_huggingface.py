@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
 from cbs.noise_scale.probe import NoiseScaleWarning
-from extensions.integrations.tests.twin import mean_moments
+from tests.integrations.twin import mean_moments
 from tests.kinds import kinds
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from extensions.integrations.huggingface import NoiseScaleCallback, ReportCallback  # noqa: E402
+from cbs.integrations.huggingface import NoiseScaleCallback, ReportCallback  # noqa: E402
 
 ROUNDING = 1e-4
 """Squared norms are exact to 1e-6 in float32, and the moments are differences of those within a factor of ten."""
@@ -286,9 +286,9 @@ def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> No
 
 def test_the_install_command_is_named_where_transformers_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, "extensions.integrations.huggingface")
+    monkeypatch.delitem(sys.modules, "cbs.integrations.huggingface")
     with pytest.raises(MissingDependencyError, match=re.escape("pip install 'transformers[torch]'")):
-        importlib.import_module("extensions.integrations.huggingface")
+        importlib.import_module("cbs.integrations.huggingface")
 
 
 def test_every_evaluation_is_reported_with_its_step_and_examples(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,5 +1,5 @@
 """Other libraries: callbacks for their training loops, which measure the noise scale or report evaluations to a sweep,
-one file per library, none imported here; and services to which a sweep writes its trials as runs."""
+one file per library, none imported here."""
 
 import json
 from collections.abc import Callable, Mapping

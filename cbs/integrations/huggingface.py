@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
+from cbs.integrations import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
-from extensions.integrations import Notes, build, from_text, report_metrics, to_text
 
 with needed("transformers[torch]", "callbacks of the Trainer"):
     from accelerate.logging import get_logger
@@ -185,7 +185,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
 def notes() -> Notes:
     """Return a logger that writes to accelerate's logger, on the main process."""
-    return Notes(get_logger("extensions.integrations.huggingface").warning)
+    return Notes(get_logger("cbs.integrations.huggingface").warning)
 
 
 def _saved(state: TrainerState, name: str, arguments: dict[str, Any]) -> str | None:

@@ -8,8 +8,8 @@ from torch import nn
 
 from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
+from cbs.integrations import Notes, build, from_text, report_metrics, to_text
 from cbs.noise_scale import NoiseScaleMeter
-from extensions.integrations import Notes, build, from_text, report_metrics, to_text
 
 with needed("lightning", "callbacks of Lightning"):
     try:

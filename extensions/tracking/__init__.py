@@ -1,0 +1,1 @@
+"""Services to which a sweep writes its trials as runs."""
