@@ -112,14 +112,15 @@ def losses(case: Case, table: Table, trials: int, rng: np.random.Generator, limi
         seen += size
 
 
-def evaluated(curve: np.ndarray, step: int = 0) -> Iterator[int]:
+def evaluated(curve: np.ndarray) -> Iterator[int]:
     """Steps at which a sweep would have validated a trial with these losses, until the target or the end."""
-    while step < len(curve) and np.isfinite(curve[step]):
-        yield step
-        value = float(curve[step])
-        if value <= TARGET.value:
+    steps = [0]
+    while steps[-1] < len(curve) and np.isfinite(curve[steps[-1]]):
+        yield steps[-1]
+        if curve[steps[-1]] <= TARGET.value:
             return
-        step = PLAN.next_step(step, (value - TARGET.value) / float(curve[0] - TARGET.value))
+        shares = (curve[steps] - TARGET.value) / float(curve[0] - TARGET.value)
+        steps.append(PLAN.next_step(steps, shares.tolist()))
 
 
 def crossing(curve: np.ndarray) -> float:
