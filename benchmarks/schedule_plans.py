@@ -112,15 +112,14 @@ def losses(case: Case, table: Table, trials: int, rng: np.random.Generator, limi
         seen += size
 
 
-def evaluated(curve: np.ndarray) -> Iterator[int]:
+def evaluated(curve: np.ndarray, step: int = 0) -> Iterator[int]:
     """Steps at which a sweep would have validated a trial with these losses, until the target or the end."""
-    steps = [0]
-    while steps[-1] < len(curve) and np.isfinite(curve[steps[-1]]):
-        yield steps[-1]
-        if curve[steps[-1]] <= TARGET.value:
+    while step < len(curve) and np.isfinite(curve[step]):
+        yield step
+        value = float(curve[step])
+        if value <= TARGET.value:
             return
-        shares = (curve[steps] - TARGET.value) / float(curve[0] - TARGET.value)
-        steps.append(PLAN.next_step(steps, shares.tolist()))
+        step = PLAN.next_step(step, (value - TARGET.value) / float(curve[0] - TARGET.value))
 
 
 def crossing(curve: np.ndarray) -> float:

@@ -112,7 +112,7 @@ def curve(steps_to_target: float, plan: EvaluationPlan, *, target: Target, stop:
         rows.append((step, value))
         if target.reached(value) or step >= math.floor(stop):
             return rows
-        step = plan.next_step([step], [0.0])
+        step = plan.next_step(step, 0.0)
 
 
 def trial(

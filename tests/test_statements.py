@@ -70,7 +70,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     (
         "protocol.md",
         "the next evaluation after step s is at {} s near the target and at {} s far from it. Once {:.0f} % of the "
-        "distance at step 0 is left, or the metric falls fast, the ratio falls, too",
+        "distance at step 0 is left, the ratio falls with it",
         lambda: (PLAN.growth, PLAN.far_growth, 100 * PLAN.near_fraction),
     ),
     ("protocol.md", "a line through the evaluations of the last factor of {} before the first", lambda: (NEARBY,)),

@@ -110,13 +110,9 @@ def first_passages(
     at, value = np.zeros(runs, dtype=int), losses(state[:, 0])
     reach, alive = value - target, np.arange(runs)
     seen = [(alive, at.copy(), value.copy())]
-    steps_of: list[list[int]] = [[] for _ in range(runs)]
-    shares_of: list[list[float]] = [[] for _ in range(runs)]
     while len(alive):
-        for run in alive:
-            steps_of[run].append(int(at[run]))
-            shares_of[run].append(float((value[run] - target) / reach[run]))
-        coming = np.array([plan.next_step(steps_of[run], shares_of[run]) for run in alive])
+        shares = (value[alive] - target) / reach[alive]
+        coming = np.array([plan.next_step(*each) for each in zip(at[alive].tolist(), shares.tolist(), strict=True)])
         ahead = coming - at[alive]
         now = np.empty(len(alive))
         for count in np.unique(ahead):
@@ -126,9 +122,9 @@ def first_passages(
         seen.append((alive, coming, now))
         at[alive], value[alive] = coming, now
         alive = alive[(now >= target) & (now - target <= DIVERGED * reach[alive]) & (coming < most)]
-    of, steps, values = (np.concatenate(column) for column in zip(*seen, strict=True))
-    order = np.argsort(of, kind="stable")
-    crossings = Target(metric="loss", value=target).crossings(of[order], steps[order], values[order], runs)
+    run, steps, values = (np.concatenate(column) for column in zip(*seen, strict=True))
+    order = np.argsort(run, kind="stable")
+    crossings = Target(metric="loss", value=target).crossings(run[order], steps[order], values[order], runs)
     return np.where(np.isnan(crossings), math.inf, crossings)
 
 

@@ -77,7 +77,8 @@ def crossing(losses: np.ndarray, target: float, plan: EvaluationPlan) -> float:
     """Steps at which the evaluations of a curve of every step see it below the target; infinity if none does."""
     steps, reach = [0], float(losses[0]) - target
     while True:
-        steps.append(plan.next_step(steps, ((losses[steps] - target) / reach).tolist()))
+        away = float(losses[steps[-1]]) - target
+        steps.append(plan.next_step(steps[-1], away / reach))
         if steps[-1] >= len(losses) or not losses[steps[-1]] - target <= 5.0 * reach:
             return math.inf
         if losses[steps[-1]] < target:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.target import Target
+
+_GAPS = 2  # Gaps between the latest evaluations that say how soon the target may be reached
 
 
 class TrainingLoop(Assembly):
@@ -50,11 +53,7 @@ class TrainingLoop(Assembly):
         """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
         step = before.step
-        seen = [row.step for row in self.evaluations]
-        next_evaluation = min(
-            config.evaluation.next_step(seen, [self._share(target, start, row) for row in self.evaluations])
-            for target in config.targets
-        )
+        next_evaluation = min(self._next_evaluation(target, start) for target in config.targets)
         started = time.perf_counter()
         failure = None
         while step < next_evaluation and self.room() and failure is None:
@@ -83,6 +82,20 @@ class TrainingLoop(Assembly):
             return TrialStatus.DIVERGED, diverged
         self.evaluate(step, lr, losses)
         return ended(config, self.evaluations, monitor)
+
+    def _next_evaluation(self, target: Target, start: Measurement) -> int:
+        """Return the step of the next evaluation for a target. A noisy metric may fall as fast again, or back to where
+        it was, so that the least distance of the last rows and the fastest of the gaps between them count. Where it
+        falls ever faster, it goes on so."""
+        rows = self.evaluations[-1 - _GAPS :]
+        shares = [self._share(target, start, row) for row in rows]
+        falls = [
+            (share - after) / math.log(row.step / before.step)
+            for (before, share), (row, after) in pairwise(zip(rows, shares, strict=True))
+            if before.step
+        ]
+        faster = max(0.0, falls[-1] - falls[0]) if falls else 0.0
+        return self.config.evaluation.next_step(rows[-1].step, min(shares), max(falls, default=0.0) + faster)
 
     def _share(self, target: Target, start: Measurement, row: Measurement) -> float:
         """Return the distance to a target as a share of that at the start; 0 where it is passed or undefined."""

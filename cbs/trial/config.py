@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
@@ -91,8 +89,7 @@ class Schedule:
             )
 
 
-_SEEN = 3  # Latest evaluations that say when the next one is due
-_SOONER = 1.5  # How many times as fast as between them a metric may fall until then
+_SOONER = 1.5  # How many times as fast as so far a metric may fall until the next evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +101,8 @@ class EvaluationPlan:
     fast, by ``fall`` per e-fold of the steps, f is at most ``exp(r / (1.5 fall))``: the target may be near by then.
 
     >>> plan = EvaluationPlan()
-    >>> plan.next_step([100], [1.0]), plan.next_step([63, 100], [0.6, 0.2]), plan.next_step([100], [0.0])
-    (160, 117, 105)
+    >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.2, fall=1.0), plan.next_step(100, share=0.0)
+    (160, 115, 105)
 
     Attributes:
         growth: smallest ratio of the steps of consecutive evaluations, at the target.
@@ -126,26 +123,17 @@ class EvaluationPlan:
         )
         _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
 
-    def next_step(self, steps: Sequence[int], shares: Sequence[float]) -> int:
-        """Return the step of the evaluation that follows those at ``steps``; the last three count.
-
-        A noisy metric may fall as fast again, or back to where it was, so that r is the least of theirs, and ``fall``
-        the fastest of the gaps between them. Where it falls ever faster, it goes on so.
+    def next_step(self, step: int, share: float, fall: float = 0.0) -> int:
+        """Return the evaluation step that follows ``step``.
 
         Args:
-            steps: steps of the evaluations so far.
-            shares: distance to the target there, as a share of that at step 0; 0 or NaN where it is unknown.
+            step: step of the latest evaluation.
+            share: distance to the target there, as a share of the distance at step 0; 0 or NaN where that is unknown.
+            fall: by how much that share has fallen per e-fold of the steps, at most, since a few evaluations before.
         """
-        rows = [(step, max(0.0, share)) for step, share in zip(steps[-_SEEN:], shares[-_SEEN:], strict=True)]
-        falls = [
-            (share - after) / math.log(step / before)
-            for (before, share), (step, after) in itertools.pairwise(rows)
-            if before
-        ]
-        fall = max(falls, default=0.0) + max(0.0, falls[-1] - falls[0] if falls else 0.0)
-        (step, _), nearest = rows[-1], min(share for _, share in rows)
-        far = 1.0 if nearest >= self.near_fraction else nearest / self.near_fraction
-        there = math.exp(min(nearest / (_SOONER * fall), 50.0)) if fall > 0 and self.near_fraction > 0 else math.inf
+        share = max(0.0, share)  # in this order 0 for NaN, too
+        far = 1.0 if share >= self.near_fraction else share / self.near_fraction
+        there = math.exp(min(share / (_SOONER * fall), 50.0)) if fall > 0 and self.near_fraction > 0 else math.inf
         return max(step + 1, math.ceil(step * max(self.growth, min(self.far_growth**far, there))))
 
 

@@ -76,7 +76,7 @@ def evaluations(plan: EvaluationPlan, steps: int) -> int:
     count, step = 1, 0
     while step < steps:
         share = _SHARE_PER_LOG * math.log(steps / step) if step else 1.0
-        step, count = plan.next_step([step], [min(share, 1.0)]), count + 1
+        step, count = plan.next_step(step, min(share, 1.0)), count + 1
     return count
 
 

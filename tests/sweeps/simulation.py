@@ -53,7 +53,7 @@ def simulate(config: TrialConfig, best_steps: float | None, prune_factor: float 
         if beyond(step, best_steps, prune_factor):
             status = TrialStatus.PRUNED
             break
-        step = config.evaluation.next_step([step], [0.0])
+        step = config.evaluation.next_step(step, 0.0)
     crossing = config.target.crossing([row.step for row in rows], [row.value for row in rows])
     return TrialResult(
         config=config, status=status, steps_to_target=crossing, evaluations=rows, steps={}, workload=None

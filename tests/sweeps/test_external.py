@@ -489,10 +489,10 @@ def own_loop(batch_size: int, lr: float, seed: int) -> None:
     stream = workload.training_stream(seeding.generator(seed, "data"))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     step, plan, value = 0, EvaluationPlan(), workload.validate(model)
-    start, steps, shares = value, [0], [1.0]
+    start = value
     report(0, 0, start, validation_loss=start)
     while not TARGET.reached(value):
-        until = plan.next_step(steps, shares)
+        until = plan.next_step(step, TARGET.distance(value) / TARGET.distance(start))
         while step < until:
             step += 1
             optimizer.zero_grad()
@@ -501,8 +501,6 @@ def own_loop(batch_size: int, lr: float, seed: int) -> None:
         with torch.no_grad():
             value = float(workload.validate(model))
         report(step, step * batch_size, value, validation_loss=value)
-        steps.append(step)
-        shares.append(TARGET.distance(value) / TARGET.distance(start))
 
 
 QUADRATIC = Choice(name="noisy_quadratic", options={"dimension": 20})

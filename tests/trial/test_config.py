@@ -244,9 +244,9 @@ def test_evaluation_steps_increase_and_are_finer_near_the_target(
     growth: float, extra: float, step: int, share: float
 ) -> None:
     plan = EvaluationPlan(growth=growth, far_growth=growth + extra, near_fraction=0.2)
-    following = plan.next_step([step], [share])
-    assert step < following <= plan.next_step([step], [0.2]) == plan.next_step([step], [1.0])
-    assert following >= plan.next_step([step], [share / 2 if share > 0 else share]) >= plan.next_step([step], [0.0])
+    following = plan.next_step(step, share)
+    assert step < following <= plan.next_step(step, 0.2) == plan.next_step(step, 1.0)
+    assert following >= plan.next_step(step, share / 2 if share > 0 else share) >= plan.next_step(step, 0.0)
     ratio = growth if not share > 0 else max(growth, (growth + extra) ** min(1.0, share / 0.2))
     assert following == step + 1 or (following - 1 < step * ratio * (1 + 1e-12) and step * ratio <= following + 1e-9)
 
@@ -254,28 +254,16 @@ def test_evaluation_steps_increase_and_are_finer_near_the_target(
 def test_the_ratio_of_two_evaluations_falls_with_the_distance_to_the_target() -> None:
     plan = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.25)
     shares = {1.0: 1600, 0.25: 1600, 0.125: 1265, 0.0625: 1125, 0.0: 1050, -0.1: 1050, math.nan: 1050}
-    assert {share: plan.next_step([1000], [share]) for share in shares} == shares
+    assert {share: plan.next_step(1000, share) for share in shares} == shares
     never = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.0)
-    assert {never.next_step([1000], [share]) for share in (1e-6, 0.0, -0.1, math.nan)} == {1600}
+    assert {never.next_step(1000, share) for share in (1e-6, 0.0, -0.1, math.nan)} == {1600}
 
 
-@pytest.mark.parametrize(
-    ("shares", "following"),
-    [
-        ((0.995, 0.99, 0.985), 160),  # slow
-        ((0.99, 0.40, 0.26), 115),  # 1.30 per e-fold, then .30: the faster one counts, half as fast again
-        ((0.65, 0.55, 0.35), 144),  # .22, then .43, so that .65 may follow
-        ((0.26, 0.025, 0.10), 105),  # nearly there, and comes back
-        ((0.10, math.nan, 0.20), 105),  # nothing is known
-        ((0.35,), 160),
-    ],
-)
-def test_the_next_evaluation_is_near_where_the_target_may_be_reached(shares: tuple[float, ...], following: int) -> None:
-    steps, plan = (0, 7, 40, 63, 100), EvaluationPlan()
-    assert plan.next_step(steps[-len(shares) :], shares) == following
-    assert plan.next_step(steps, (1.0, 0.0, *shares[-3:])[-5:]) == following or len(shares) < 3
-    never = dataclasses.replace(plan, near_fraction=0.0)
-    assert never.next_step(steps[-len(shares) :], shares) == 160
+def test_no_evaluation_comes_after_the_target_at_the_pace_so_far() -> None:
+    plan = EvaluationPlan()
+    paces = {0.0: 1600, 0.1: 1600, 0.5: 1306, 1.0: 1143, 8.0: 1050, -1.0: 1600, math.nan: 1600}
+    assert {fall: plan.next_step(1000, 0.2, fall) for fall in paces} == paces
+    assert dataclasses.replace(plan, near_fraction=0.0).next_step(1000, 0.2, 8.0) == 1600
 
 
 def test_a_trial_id_is_a_name_of_a_folder() -> None:

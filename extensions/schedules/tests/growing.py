@@ -103,7 +103,7 @@ def growing_sweep(
                     rows.append((step, float(truth.loss(np.array(progress)))))
                     if TARGET.reached(rows[-1][1]):
                         break
-                    step = min(plan.next_step([step], [0.0]), int(1.08 * steps[-1]) + 1)
+                    step = min(plan.next_step(step, 0.0), int(1.08 * steps[-1]) + 1)
                 config = TrialConfig(
                     workload=Choice(name="synthetic"), optimizer=Choice(name="adamw"), lr=lr, batch_size=size,
                     seed=column, target=TARGET, max_steps=10**6, schedule=Schedule(warmup_examples=10 * size),
