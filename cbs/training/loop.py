@@ -84,9 +84,8 @@ class TrainingLoop(Assembly):
         return ended(config, self.evaluations, monitor)
 
     def _next_evaluation(self, target: Target, start: Measurement) -> int:
-        """Return the step of the next evaluation for a target. A noisy metric may fall as fast again, or back to where
-        it was, so that the least distance of the last rows and the fastest of the gaps between them count. Where it
-        falls ever faster, it goes on so."""
+        """Return the step of the next evaluation for a target. A noisy metric may fall as fast again, and back to where
+        it was, so that the least distance of the last rows and the fastest of the gaps between them count."""
         rows = self.evaluations[-1 - _GAPS :]
         shares = [self._share(target, start, row) for row in rows]
         falls = [
@@ -94,8 +93,7 @@ class TrainingLoop(Assembly):
             for (before, share), (row, after) in pairwise(zip(rows, shares, strict=True))
             if before.step
         ]
-        faster = max(0.0, falls[-1] - falls[0]) if falls else 0.0
-        return self.config.evaluation.next_step(rows[-1].step, min(shares), max(falls, default=0.0) + faster)
+        return self.config.evaluation.next_step(rows[-1].step, min(shares), max(falls, default=0.0))
 
     def _share(self, target: Target, start: Measurement, row: Measurement) -> float:
         """Return the distance to a target as a share of that at the start; 0 where it is passed or undefined."""

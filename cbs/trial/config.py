@@ -89,20 +89,17 @@ class Schedule:
             )
 
 
-_SOONER = 1.5  # How many times as fast as so far a metric may fall until the next evaluation
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
     """Plan of the evaluations: at geometric steps, ever closer together as the metric approaches the target.
 
     With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
     ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``. Where r falls
-    fast, by ``fall`` per e-fold of the steps, f is at most ``exp(r / (1.5 fall))``: the target may be near by then.
+    fast, by ``fall`` per e-fold of the steps, f is at most ``exp(r / fall)``: the target may be reached by then.
 
     >>> plan = EvaluationPlan()
     >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.2, fall=1.0), plan.next_step(100, share=0.0)
-    (160, 115, 105)
+    (160, 123, 105)
 
     Attributes:
         growth: smallest ratio of the steps of consecutive evaluations, at the target.
@@ -133,7 +130,7 @@ class EvaluationPlan:
         """
         share = max(0.0, share)  # in this order 0 for NaN, too
         far = 1.0 if share >= self.near_fraction else share / self.near_fraction
-        there = math.exp(min(share / (_SOONER * fall), 50.0)) if fall > 0 and self.near_fraction > 0 else math.inf
+        there = math.exp(min(share / fall, 50.0)) if fall > 0 and self.near_fraction > 0 else math.inf
         return max(step + 1, math.ceil(step * max(self.growth, min(self.far_growth**far, there))))
 
 
