@@ -2,7 +2,6 @@
 
 import math
 import time
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.target import Target
-
-_GAPS = 2  # Gaps between the latest evaluations that say how soon the target may be reached
 
 
 class TrainingLoop(Assembly):
@@ -52,8 +49,9 @@ class TrainingLoop(Assembly):
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
         """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
+        share = min(self._share(target, start, before) for target in config.targets)
         step = before.step
-        next_evaluation = min(self._next_evaluation(target, start) for target in config.targets)
+        next_evaluation = config.evaluation.next_step(step, share)
         started = time.perf_counter()
         failure = None
         while step < next_evaluation and self.room() and failure is None:
@@ -83,22 +81,10 @@ class TrainingLoop(Assembly):
         self.evaluate(step, lr, losses)
         return ended(config, self.evaluations, monitor)
 
-    def _next_evaluation(self, target: Target, start: Measurement) -> int:
-        """Return the step of the next evaluation for a target. A noisy metric may fall as fast again, and back to where
-        it was, so that the least distance of the last rows and the fastest of the gaps between them count."""
-        rows = self.evaluations[-1 - _GAPS :]
-        shares = [self._share(target, start, row) for row in rows]
-        falls = [
-            (share - after) / math.log(row.step / before.step)
-            for (before, share), (row, after) in pairwise(zip(rows, shares, strict=True))
-            if before.step
-        ]
-        return self.config.evaluation.next_step(rows[-1].step, min(shares), max(falls, default=0.0))
-
-    def _share(self, target: Target, start: Measurement, row: Measurement) -> float:
+    def _share(self, target: Target, start: Measurement, before: Measurement) -> float:
         """Return the distance to a target as a share of that at the start; 0 where it is passed or undefined."""
-        first, there = (target.distance(value_of(self.config, target, each)) for each in (start, row))
-        return there / first if first > 0 and there > 0 else 0.0
+        first, latest = (target.distance(value_of(self.config, target, row)) for row in (start, before))
+        return latest / first if first > 0 and latest > 0 else 0.0
 
     def room(self) -> bool:
         """Whether the budget of examples has room for another step."""

@@ -94,12 +94,11 @@ class EvaluationPlan:
     """Plan of the evaluations: at geometric steps, ever closer together as the metric approaches the target.
 
     With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
-    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``. Where r falls
-    fast, by ``fall`` per e-fold of the steps, f is at most ``exp(r / fall)``: the target may be reached by then.
+    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``.
 
     >>> plan = EvaluationPlan()
-    >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.2, fall=1.0), plan.next_step(100, share=0.0)
-    (160, 123, 105)
+    >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.0)
+    (160, 105)
 
     Attributes:
         growth: smallest ratio of the steps of consecutive evaluations, at the target.
@@ -120,18 +119,16 @@ class EvaluationPlan:
         )
         _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
 
-    def next_step(self, step: int, share: float, fall: float = 0.0) -> int:
+    def next_step(self, step: int, share: float) -> int:
         """Return the evaluation step that follows ``step``.
 
         Args:
             step: step of the latest evaluation.
             share: distance to the target there, as a share of the distance at step 0; 0 or NaN where that is unknown.
-            fall: by how much that share has fallen per e-fold of the steps, at most, since a few evaluations before.
         """
         share = max(0.0, share)  # in this order 0 for NaN, too
         far = 1.0 if share >= self.near_fraction else share / self.near_fraction
-        there = math.exp(min(share / fall, 50.0)) if fall > 0 and self.near_fraction > 0 else math.inf
-        return max(step + 1, math.ceil(step * max(self.growth, min(self.far_growth**far, there))))
+        return max(step + 1, math.ceil(step * max(self.growth, self.far_growth**far)))
 
 
 @dataclass(frozen=True, kw_only=True)

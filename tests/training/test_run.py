@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.training.loop import TrainingLoop
 from cbs.training.noise_scale import L2_COLUMNS, PERIOD, ProbeOptions
 from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
@@ -26,27 +25,6 @@ from tests.factories import quadratic
 from tests.kinds import kinds
 
 CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=12, seed=5, max_steps=400)
-
-
-@pytest.mark.parametrize(
-    ("values", "following"),
-    [
-        ((2.3, 2.29, 2.28), 160),  # slow, and far away: the metric at steps 40, 63, 100 of a target of 0.3
-        ((2.28, 1.10, 0.82), 123),  # .26 of the way is left, and fell by .59 in the gap before the last, .45 e-folds
-        ((0.82, 0.35, 0.50), 105),  # it was nearly there, and comes back
-        ((math.nan, math.nan, math.nan), 105),
-    ],
-)
-def test_the_next_evaluation_is_near_where_the_metric_may_reach_the_target(
-    values: tuple[float, ...], following: int
-) -> None:
-    loop = object.__new__(TrainingLoop)
-    loop.config = config_with(target=Target(metric="validation_loss", value=0.3))
-    start, *loop.evaluations = (
-        Measurement(step=step, examples=step, value=value, train_loss=value, lr=0.1)
-        for step, value in zip((0, 40, 63, 100), (2.3, *values), strict=True)
-    )
-    assert loop._next_evaluation(loop.config.target, start) == following
 
 
 def config_with(**changes: Any) -> TrialConfig:

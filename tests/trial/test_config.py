@@ -259,13 +259,6 @@ def test_the_ratio_of_two_evaluations_falls_with_the_distance_to_the_target() ->
     assert {never.next_step(1000, share) for share in (1e-6, 0.0, -0.1, math.nan)} == {1600}
 
 
-def test_no_evaluation_comes_after_the_target_at_the_pace_so_far() -> None:
-    plan = EvaluationPlan()
-    paces = {0.0: 1600, 0.1: 1600, 0.5: 1492, 1.0: 1222, 8.0: 1050, -1.0: 1600, math.nan: 1600}
-    assert {fall: plan.next_step(1000, 0.2, fall) for fall in paces} == paces
-    assert dataclasses.replace(plan, near_fraction=0.0).next_step(1000, 0.2, 8.0) == 1600
-
-
 def test_a_trial_id_is_a_name_of_a_folder() -> None:
     config = TrialConfig(**BASE | {"optimizer": Choice(name="my_module:Mine/2", options={"eps": 1e-6})})
     assert config.trial_id.startswith("my_module_Mine_2-b")
