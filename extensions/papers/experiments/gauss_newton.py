@@ -37,7 +37,7 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
     optimizers = (*variants, "soap", "muon", "adamw")
     if tiny:
         size, before = 512, 4_096
-        sweep = experiment(TEXT, optimizers, (size,), budgets=(STEPS * size,), seeds=tuple(range(5)))
+        sweep = experiment(TEXT, optimizers, (size,), budgets=(STEPS * size,), seeds=(0, 1, 2))
         trunk = experiment(TEXT, ("adamw",), (16,), budgets=(before,), lrs=(0.004,), keep=(before,))
     else:
         size, before = 117_188, 512_000

@@ -100,8 +100,8 @@ def muon_cbs(scale: str) -> PaperRecipe:
     optimizers = ("adamw", *(f"muon(momentum={value})" for value in MOMENTA))
     if tiny:
         sweep = experiment(
-            TEXT, optimizers, (2, 8, 32, 128, 512), target=2.8, seeds=(0, 1), max_steps=3_000, max_examples=40_000,
-            expected=(80.0, 2_500.0), schedule=ScheduleRule(warmup_examples=128),
+            TEXT, optimizers, (2, 8, 32, 128, 512), target=2.6, seeds=(0, 1), max_steps=3_000, max_examples=60_000,
+            expected=(120.0, 4_500.0), schedule=ScheduleRule(warmup_examples=256),
         )  # fmt: skip
     else:
         workload = Choice(name="images", options={"model": "resnet18", "norm": "batch", "metric": "accuracy",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
 
 COSINE = ScheduleRule(name="cosine")
 
-SEEDS: dict[str, Any] = {"seeds": tuple(range(12)), "lr_resolution": 1.4}
+SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
 """For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain."""
 
 FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \

@@ -16,7 +16,7 @@ from extensions.papers.experiments import (
     asks,
     only,
 )
-from extensions.papers.experiments.parts import FEW, SEEDS, experiment, fitted, lower_loss, one_run
+from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
@@ -123,7 +123,8 @@ def ablation(scale: str) -> PaperRecipe:
     """Compare models four times as large by width or by depth, a longer context, and a longer second moment."""
     tiny = scale == "tiny"
     if tiny:
-        shapes: dict[str, dict[str, Any]] = {"wide": {"width": 64}, "deep": {"width": 32, "layers": 8, "heads": 2}}
+        shapes: dict[str, dict[str, Any]] = {"wide": {"width": 64}, "deep": {"width": 32, "layers": 8, "heads": 2},
+                                             "long": {"width": 32, "context": 64}}  # fmt: skip
         sizes: tuple[int, ...] = (4, 16, 64, 128)
         about: dict[str, Any] = {"target": 2.8, "seeds": (0, 1), "max_steps": 1_000, "max_examples": 40_000}
         about |= {"expected": (120.0, 3_000.0), "averaging": Choice(name="ema", options={"half_life": 300})}
@@ -137,14 +138,14 @@ def ablation(scale: str) -> PaperRecipe:
         about |= {"precision": "bfloat16", "expected": (2_000.0, 8e6), "micro_batch_size": 32,
                   "averaging": Choice(name="ema", options={"half_life": 100_000})}  # fmt: skip
     runs = [
-        one_run(name, experiment(Choice(name="text", options=options), ("adamw(betas=[0.95, 0.99])",), sizes, **about),
-                tiny, goal=0.15)
+        RecipeRun(name=name, sweep=experiment(Choice(name="text", options=options), ("adamw(betas=[0.95, 0.99])",),
+                                              sizes, **about))
         for name, options in shapes.items()
     ]  # fmt: skip
     first, budget = sizes[0], (4_000 if tiny else 6_000_000)
-    kept = {name: value for name, value in about.items() if name in ("precision", "micro_batch_size")}
+    kept = {name: value for name, value in about.items() if name in ("seeds", "precision", "micro_batch_size")}
     betas = experiment(Choice(name="text", options={} if tiny else shapes["wide"]), BETAS, (first,), budgets=(budget,),
-                       **(SEEDS if tiny else kept))  # fmt: skip
+                       **kept)  # fmt: skip
     runs.append(RecipeRun(name="betas", sweep=betas))
     deep = fitted("critical", question="analyze_deep")
     return PaperRecipe(
@@ -155,11 +156,7 @@ def ablation(scale: str) -> PaperRecipe:
         "second moment",
         deviations=(
             "the learning rate is searched at every batch size; one half-life of the average",
-            *(
-                ["bytes of a small text; four times the parameters of 30 thousand; no longer context", FEW]
-                if tiny
-                else []
-            ),
+            *(["bytes of a small text; four times the parameters of 30 thousand"] if tiny else []),
         ),
         runs=tuple(runs),
         analyses={f"analyze_{name}": asks("analyze", name) for name in shapes} | {"budget": asks("budget", "betas")},
