@@ -200,7 +200,7 @@ def autoencoders(scale: str) -> PaperRecipe:
         protocol="Adam to one loss at every batch size, learning rate searched at each; noise scales of the same runs",
         deviations=(
             "fully connected layers; other targets than the paper's, which could not be read",
-            *(["patches of a photo in place of SVHN; batch sizes that the sweep finds, often evaluated"] if tiny else []),
+            *(["patches of a photo in place of SVHN; batch sizes that it finds, often evaluated"] if tiny else []),
         ),
         runs=tuple(runs),
         analyses={f"analyze_{run.name}": asks("analyze", run.name) for run in runs}
