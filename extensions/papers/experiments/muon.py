@@ -119,12 +119,13 @@ def muon_cbs(scale: str) -> PaperRecipe:
         deviations=(
             "the learning rate is searched at every batch size; the paper scales it by the square root from 512",
             "five Newton-Schulz steps; the paper's code takes three",
+            "the smallest momentum is compared with the largest, in pairs of seeds; intervals of their own, as first "
+            "planned, held both answers",
             *(
                 [
                     "a small text in place of CIFAR-10",
                     "warmup in examples, as ten steps decided the answers",
-                    "batch sizes that the sweep finds; with the same ones for all, as first planned, the intervals of "
-                    "two momenta held both answers",
+                    "batch sizes that the sweep finds",
                 ]
                 if tiny
                 else ["CIFAR-10 alone, without CIFAR-100 and Llama; weight decay is not searched"]
