@@ -54,9 +54,6 @@ def essential_ratio(scale: str) -> PaperRecipe:
             expected=(3_000.0, 1e6), precision="bfloat16",
         )  # fmt: skip
 
-    # of two seeds the intervals of B_crit held both answers
-    seeds_until = Choice(name="precision", options={"goal": 0.22}) if tiny else Choice(name="once")
-
     def ratios(found: Comparisons) -> list[Measured]:
         return [Measured("token_ratio", each) for each in _over_muon(found).at]
 
@@ -73,7 +70,7 @@ def essential_ratio(scale: str) -> PaperRecipe:
             "validation loss in place of the smoothed training loss; only text, no code",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
-        runs=(RecipeRun(name="text", sweep=sweep, policy=seeds_until),),
+        runs=(RecipeRun(name="text", sweep=sweep),),
         analyses={"compare": asks("compare", "text", reference="adamw"), "analyze": asks("analyze", "text")},
         expectations=(
             Expectation(
