@@ -169,7 +169,7 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
     growing = list(_growing(reached))
     yield from growing
     # steps that grow may be no updates at all: other batch sizes would not mend that
-    for open_end, (verdict, end, side, words, wanted) in zip(doubts.beyond, () if growing else sides, strict=False):
+    for open_end, (verdict, end, side, words, wanted) in () if growing else zip(doubts.beyond, sides, strict=True):
         ran = bounded and bounded[0 if side == "below" else -1].batch_size
         farther = ran and (ran < end.batch_size if side == "below" else ran > end.batch_size)
         if len(reached) >= 2 and open_end and not farther:

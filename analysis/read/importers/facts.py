@@ -25,7 +25,7 @@ _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NU
 _SHOWN = 3
 _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
 """Patterns of the names of settings that split a batch into passes, and of settings that count all of them."""
-_NAMED = (("batch_size", "batch_size"), ("optimizer", "optimizer"), ("lr", "lr"), ("lr", "learning_rate"))
+_NAMED = {"batch_size": ("batch_size",), "optimizer": ("optimizer",), "lr": ("lr", "learning_rate")}
 _WAYS = (
     "give it in a column of the source (--column batch_size=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names "
     "say it, with --runs FILE, a table with a row per run and the columns run, batch_size, optimizer and lr, or with "
@@ -102,11 +102,14 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
         if without
     ]
     if lacking:
-        held = {key.rsplit(".", 1)[-1].lower(): key for run in runs[:1] for key, _ in flat(run.config)}
+        keys = [key for key, _ in flat(runs[0].config)]
+        held = {
+            name: [key for key in keys if key.rsplit(".", 1)[-1].lower() in words] for name, words in _NAMED.items()
+        }
         asked = [
-            f"--column {name}={CONFIG}{held[word]}"
-            for name, word in _NAMED
-            if word in held and any(name not in facts for facts in run_facts)
+            f"--column {name}={CONFIG}{held[name][0]}"
+            for name in REQUIRED
+            if len(held[name]) == 1 and any(name not in facts for facts in run_facts)
         ]
         stored = f"if the runs' own settings say it, pass {' '.join(asked)}; or " if asked else ""
         raise ConfigError(f"not known: {'; '.join(lacking)}; {stored}{_WAYS}")

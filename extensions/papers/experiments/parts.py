@@ -65,8 +65,9 @@ def one_run(name: str, sweep: Sweep, tiny: bool, goal: float | None = None, **pu
     finds its batch sizes, and goes on until ln B_crit is known up to that: statements about B_crit cost least so."""
     if not tiny:
         return RecipeRun(name=name, sweep=sweep, **published)
-    once, finds = Choice(name="once"), Choice(name="precision", options={"goal": goal, "finds": True})
-    return RecipeRun(name=name, sweep=sweep, policy=once if goal is None else finds)
+    if goal is None:
+        return RecipeRun(name=name, sweep=sweep)
+    return RecipeRun(name=name, sweep=sweep, policy=Choice(name="precision", options={"goal": goal, "finds": True}))
 
 
 def classifier(name: str, classes: int, channels: int, size: int, norm: str = "batch") -> Callable[[], nn.Module]:

@@ -24,6 +24,7 @@ from extensions.papers.experiments import (
     RecipeRun,
     asks,
 )
+from extensions.papers.experiments.parts import TEXT, experiment, one_run
 from extensions.papers.reproducing.asking import QUESTIONS, command_line, read
 from extensions.papers.reproducing.reproduce import recipe_of
 from extensions.papers.reproducing.telling import parameters_of, price
@@ -164,3 +165,13 @@ def test_the_overhead_at_the_scale_of_the_paper_is_counted_from_its_reference(ra
     definition: Definition = DEFINITIONS[chosen.name](**chosen.options)
     sample = SimpleNamespace(hyperbola=SimpleNamespace(critical=np.array([float(ratio)])))
     assert definition([sample])[0] == pytest.approx(published, abs=0.2)  # type: ignore[list-item]
+
+
+def test_a_tiny_run_finds_its_batch_sizes_if_it_has_a_goal() -> None:
+    sweep = experiment(TEXT, ("adamw",), (8, 32), target=2.8)
+    found = one_run("x", sweep, True, goal=0.3, parameters=5.0)
+    assert found.policy == Choice(name="precision", options={"goal": 0.3, "finds": True})
+    assert found.parameters is None
+    assert one_run("x", sweep, True).policy == Choice(name="once")
+    published = one_run("x", sweep, False, goal=0.3, parameters=5.0)
+    assert (published.policy, published.parameters) == (Choice(name="once"), 5.0)

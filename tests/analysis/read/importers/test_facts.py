@@ -147,6 +147,11 @@ def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     pass_them = r"say it, pass --column batch_size=config.batch_size --column lr=config.model.learning_rate; or give"
     with pytest.raises(ConfigError, match=pass_them):
         one(named("x", facts={"optimizer": "adamw"}, config=config))
+    with pytest.raises(ConfigError, match=r"say it, pass --column lr=config.model.learning_rate; or give"):
+        one(named("x", facts={"optimizer": "adamw", "batch_size": "8"}, config=config))
+    # two settings may both be meant
+    with pytest.raises(ConfigError, match=r"say it, pass --column batch_size=config.batch_size; or give"):
+        one(named("x", facts={"optimizer": "adamw"}, config=config | {"lr": 1e-3}))
 
 
 def test_missing_units_are_one_error_that_names_all_flags() -> None:
