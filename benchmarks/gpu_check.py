@@ -26,7 +26,7 @@ from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import Workload, build_workload
-from sweeps.launching.noise_scale import check
+from extensions.noise_scale.measuring import check
 from sweeps.running.worker import Setup, Worker
 
 TEXT = TrialConfig(

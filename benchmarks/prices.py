@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from extensions.branching.prices import branch_price
+from extensions.noise_scale.prices import noise_scale_price
 from sweeps.outlook.price import (
     RUNS,
     CriticalRun,
     Price,
     accelerator_hours,
-    noise_scale_price,
     price,
     span,
     training_flops,

@@ -22,8 +22,6 @@ from analysis.formatting import number
 from analysis.read.importers import IMPORTERS
 from cbs import interrupts
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry import listed
 from cbs.registry.values import parse_batch_sizes, parse_seeds
@@ -144,9 +142,9 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
         {command.partition(" ")[0] for command in EXPECTED}
     )
     assert under["Begin"] == ["sweep", "analyze"]
-    assert {"noise-scale", "status"} <= {*under["Measure"]}
+    assert {"optimizers", "status"} <= {*under["Measure"]}
     assert {"budget", "fit", "compare"} <= {*under["Analyze"]}
-    assert {"import", "merge"} <= {*under["Bring your data"]}
+    assert {"import"} <= {*under["Bring your data"]}
 
 
 def panels(out):
@@ -201,11 +199,8 @@ NAMES = [
     ("sweep", "--recipe", RECIPES),
     ("sweep", "--workload", WORKLOADS),
     ("optimizers", "--workload", WORKLOADS),
-    ("noise-scale", "--workload", WORKLOADS),
-    ("noise-scale", "--optim", OPTIMIZERS),
-    ("noise-scale", "--probe", SOURCES),
-    ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
+    *(names for those in of_extensions("NAMES") for names in those),
     *((command, "--definition", DEFINITIONS) for command in COMMANDS if "--definition" in flags_of(command)),
     *((command, "--figures", VENUES) for command in COMMANDS if "--figures" in flags_of(command)),
 ]
@@ -258,7 +253,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--optim", "muon(nesterov=false"], ["closing parenthesis", "name(option=value, ...)"]),
         (["sweep", "--optim", "muon", "--optim", "muon(nesterov=true)"], ["muon(nesterov=true)", "are the same run"]),
         (["sweep", "--set", "optimizer.weight_dcay=1"], ["weight_dcay", "did you mean weight_decay"]),
-        (["noise-scale", "--optim", "sgd(momentun=.9)"], ["momentun", "did you mean 'momentum'"]),
         (["sweep", "--recipe", "quik"], ["quik", "did you mean quick"]),
         (["sweep", "--workload", "txt"], ["txt", "did you mean text"]),
         (["sweep", "--workload", "no.such:thing"], ["no.such"]),
@@ -287,20 +281,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["optimizers", "adamw", "--workload", "text"], ["adamw", "nothing to show"]),
         (["optimizers", "muon", "--workload", "txt"], ["txt", "did you mean text"]),
         (["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["bloks.*"]'], ["bloks", "blocks."]),
-        (["noise-scale", "--optim", "merti"], ["merti", "did you mean merit"]),
-        (["noise-scale", "--workload", "txt"], ["txt", "did you mean text"]),
-        (["noise-scale", "--probe", "splt"], ["splt", "did you mean split"]),
-        (["noise-scale", "--probe", "none"], ["none", "split"]),
-        (["noise-scale", "--geometry", "l3"], ["l3", "did you mean"]),
-        (["noise-scale", "--parts", "1"], ["parts", "at least 2"]),
-        (["noise-scale", "--steps", "8"], ["8 steps", "4 phases"]),
-        (["noise-scale", "--phases", "0"], ["phases"]),
-        (["noise-scale", "--batch-size", "0"], ["batch sizes"]),
-        (["noise-scale", "--lr", "-1"], ["lr"]),
-        (["noise-scale", "--confidence", "95"], ["confidence must be between 0 and 1"]),
-        (["noise-scale", "--resamples", "200"], ["--resamples", "leave it out"]),
         (["status", "--confidence", "0.9"], ["--confidence", "has no intervals"]),
-        (["noise-scale", "--set", "max_step=3"], ["max_step"]),
         (["sweep", "--set", "max_steps"], ["key=value"]),
         (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
         (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
@@ -595,55 +576,6 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path):
     answer = subprocess.run(["sh", "-c", shell, "sh", *words], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stderr == "cbs: the current folder is gone (No such file or directory); change to one that exists\n"
-
-
-QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.dimension=50", "--steps", 64)
-
-
-def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
-    code, out, _ = run(*QUADRATIC, "--json", "-o", tmp_path / "one")
-    assert code == 0
-    report = json.loads(out)
-    assert [phase["last_step"] for phase in report["phases"]] == [8, 16, 32, 64]
-    assert {"l2", "l1", "preconditioned"} <= set(report["phases"][0]["noise_scales"])
-    assert report["phases"][-1]["noise_scales"]["l2"]["noise"] > 0
-    assert json.loads((tmp_path / "one" / "noise_scale.json").read_text()) == report
-    code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--wide", "-o", tmp_path / "two")
-    assert code == 0
-    assert "l2 (plain)" in out
-    assert "theta" in out
-    assert (tmp_path / "two" / "noise_scale.png").exists()
-
-
-def test_noise_scale_check_says_whether_a_loop_over_examples_agrees(run, monkeypatch):
-    code, out, _ = run("noise-scale", "--workload", "noisy_quadratic", "--check")
-    assert code == 0
-    assert "source 'split' agrees with a loop over 8 examples in every layer (1)" in out
-    monkeypatch.setattr("cbs.noise_scale.check.AGREE", -1.0)
-    code, out, _ = run("noise-scale", "--workload", "noisy_quadratic", "--batch-size", 4, "--check", "--json")
-    found = json.loads(out)
-    assert code == 1
-    assert not found["ok"]
-    assert found["examples"] == 4
-
-
-def test_noise_scale_of_a_run_that_diverges_is_one_line(run, tmp_path):
-    code, out, err = run(*QUADRATIC, "--lr", 1e30, "--optim", "sgd", "-o", tmp_path)
-    assert code == 2
-    assert not out
-    assert one_line(err)
-    assert "lower the learning rate" in err
-
-
-def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sweeps.launching.noise_scale.measure_run", interrupted)
-    code, out, err = run(*QUADRATIC, "-o", tmp_path)
-    assert (code, out) == (130, "")
-    assert err.startswith("cbs: stopped; to run it again: cbs noise-scale --workload noisy_quadratic")
-    assert one_line(err)
 
 
 def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):

@@ -295,7 +295,7 @@ def flags_in(words: list[str]) -> set[str]:
 def having(words: list[str]) -> list[str]:
     """The commands that have all flags; of those that have what a sweep has, the sweep."""
     names = [name for name in known() if flags_in(words) <= flags_of(name)]
-    return ["sweep"] if {"sweep"} <= {*names} <= {"sweep", "noise-scale", *BESIDE} else names
+    return ["sweep"] if {"sweep"} <= {*names} <= {"sweep", *BESIDE} else names
 
 
 def test_flags_that_stand_alone_are_those_of_a_command() -> None:

@@ -82,26 +82,6 @@ FLAGS: dict[str, Flags] = {
             "--set": (["--set", "optimizer=adamw"], "constants={'optimizer': 'adamw'}"),
         },
     ),
-    "noise-scale": Flags(
-        {
-            "sweeps.launching.noise_scale.measure": dict,
-            "sweeps.launching.noise_scale.check": answer,
-            "sweeps.launching.noise_scale.one_step": answer,
-            **PRESENT,
-        },
-        cases={
-            "--optim": (["--optim", "muon"], "optimizer='muon'"),
-            "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
-            "--wide": (["--wide"], "wide=True"),
-            "--check": (["--check"], "check(workload="),
-            "--one-step": (["--one-step"], "one_step(workload="),
-            "--from-checkpoint": (
-                ["--one-step", "--from-checkpoint", "some.pt"],
-                "from_checkpoint=PosixPath('some.pt')",
-            ),
-            "--json": (["--json"], "printed: {}"),
-        },
-    ),
     "optimizers": Flags(
         {
             "sweeps.spec.catalogue.catalogue": list,
@@ -163,11 +143,6 @@ FLAGS: dict[str, Flags] = {
             "--json": (["--json"], "printed: []"),
             "--watch": (["--watch"], "watch("),
         },
-    ),
-    "merge": Flags(
-        {"sweeps.launching.merge.merge": answer},
-        base=["one", "other", "-o", "both"],
-        cases={"--json": (["--json"], "to_json(")},
     ),
 }
 """What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for

@@ -19,8 +19,6 @@ from tests.sweeps.alone import children_here
 CALLS = {
     "analyze": ["FOLDER --resamples 100", "FOLDER --resamples 100 --suggest --figures none --json"],
     "import": ["FOLDER -o made --metric loss --direction below --target 2 --metric-unit nats --example-unit tree"],
-    "merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"],
-    "noise-scale": [],
     "optimizers": [],
     "status": ["FOLDER", "FOLDER --json", "FOLDER --clean failed"],
     "sweep": ["--workload noisy_quadratic --optim sgd --batch-sizes 4 -o FOLDER"],

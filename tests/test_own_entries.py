@@ -138,8 +138,6 @@ COMMANDS = {
     "WORKLOADS": "sweep --workload mine --dry-run",
     "AVERAGES": "sweep --set averaging=mine --dry-run",
     "BATCH_SCHEDULES": "sweep --schedule mine --dry-run",
-    "GEOMETRIES": "noise-scale --probe split(geometry=mine)",
-    "SOURCES": "noise-scale --probe mine",
     "DIAGNOSTICS": "sweep --set diagnostics=mine --dry-run",
     "POLICIES": "sweep --set policy=mine --dry-run",
 }

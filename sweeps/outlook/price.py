@@ -5,7 +5,7 @@ many runs at B_crit it takes was measured on simulated sweeps; what one such run
 workload. On the hyperbola E = E_min (1 + B/B_crit), a run at B_crit sees 2 E_min examples in 2 S_min steps. Whatever is
 unknown is ``None``, never a guess.
 
-Where a sweep is out of reach, measurements on a single run remain, such as its noise scale. They are priced in the same
+Where a sweep is out of reach, measurements on a single run remain. They are priced in the same
 unit and need only the number of steps of a run at B_crit.
 """
 
@@ -63,10 +63,6 @@ RUNS: Mapping[float, Range] = {0.35: (14, 22, 37), 0.2: (18, 33, 72), 0.1: (31, 
 
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
 """GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
-
-NOISE_STEPS, MEASURED_STEP = 256, 1.9
-"""Steps of ``cbs noise-scale``, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
-docs/clusters.md)."""
 
 _LEAST = 0.01  # Amounts below this are printed as such
 
@@ -137,15 +133,6 @@ def price(runs: Range, run: CriticalRun, gpu_hour: float | None = None, *, work:
     )
 
 
-def noise_scale_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:
-    """Return the price of ``cbs noise-scale`` with its default number of steps, each at B_crit; ``None`` if the steps
-    of a run are unknown."""
-    if run.steps is None:
-        return None
-    share = NOISE_STEPS / run.steps
-    return price((share, share, share), run, gpu_hour, work=MEASURED_STEP)
-
-
 @dataclass(frozen=True)
 class Instead:
     """A measurement on a single run, in place of a sweep that is out of reach; ``INSTEAD`` in the module ``prices`` of
@@ -164,8 +151,7 @@ class Instead:
 
 def measurements() -> list[Instead]:
     """Return what can be measured on a single run."""
-    noise_scale = Instead("cbs noise-scale", f"{NOISE_STEPS} measured steps at B_crit", noise_scale_price)
-    return [*(load(module).INSTEAD for module, _ in modules("prices")), noise_scale]
+    return [load(module).INSTEAD for module, _ in modules("prices")]
 
 
 def critical_run(search: Search, cost: Cost | None) -> CriticalRun:

@@ -1,6 +1,5 @@
 """The price of an answer before its first trial: what is known of a run at B_crit, and what is said to be unknown."""
 
-import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,15 @@ from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.trial.record import WorkloadInfo
-from sweeps.commands.noise_scale import command as noise_scale
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.precision import Precision
-from sweeps.outlook import price as module
 from sweeps.outlook.cost import Cost, StepCost, on_gpu
 from sweeps.outlook.price import (
-    NOISE_STEPS,
     RUNS,
     CriticalRun,
     checked_gpu_hour,
     critical_run,
     model_of,
-    noise_scale_price,
     price,
     price_lines,
     price_report,
@@ -179,30 +174,6 @@ def test_a_policy_passes_the_price_of_an_hour_on(policy: str, tmp_path: Path) ->
     sweep = small_sweep(expected=(100.0, 5000.0), workload=GPT2)
     assert "dollars" in "".join(made.preview(sweep, tmp_path, None, 1, 2.5).lines)
     assert "dollars" not in "".join(made.preview(sweep, tmp_path, None, 1).lines)
-
-
-def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = expecting((2000.0, 4e6), **LARGE)
-    _, line = price_lines(price_report(large, None, 1))
-    assert f"({NOISE_STEPS} measured steps at B_crit)" in line
-    small = expecting((2000.0, 4e6), workload=GPT2)
-    assert price_report(small, None, 1)["instead"] is None
-    monkeypatch.setattr(module, "OUT_OF_REACH", 0.1)
-    assert price_report(small, None, 1)["instead"] is not None
-    _, line = price_lines(price_report(expecting(None, **LARGE), None, 1))
-    assert "cbs noise-scale a part of one run (" in line
-
-
-def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
-    found = noise_scale_price(CriticalRun(examples=1e6, steps=1000.0, gpu_hours=100.0), 2.0)
-    assert found is not None
-    assert found.examples == pytest.approx([NOISE_STEPS * 1000.0] * 3)
-    assert found.gpu_hours == pytest.approx([100.0 * NOISE_STEPS / 1000 * 1.9] * 3)
-    assert found.dollars == pytest.approx([200.0 * NOISE_STEPS / 1000 * 1.9] * 3)
-
-
-def test_what_is_priced_are_the_steps_of_the_command_by_default() -> None:
-    assert inspect.signature(noise_scale).parameters["steps"].default == NOISE_STEPS
 
 
 def test_the_price_of_an_hour_is_no_setting_of_the_trials() -> None:

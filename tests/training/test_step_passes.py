@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from cbs.registry.choices import Choice
-from cbs.training.noise_scale_run import measure_run
 from cbs.training.passes import compare
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
@@ -191,16 +190,6 @@ def test_a_loss_of_single_examples_is_measured_inside(losses: Callable[[Tensor],
     found = train(Images(lambda: nn.Dropout(0.5), losses), "split")
     assert np.isfinite(noise(found)).all()
     assert "noise scale" not in found.message
-
-
-def test_a_short_run_for_the_noise_scale_trains_as_without_it() -> None:
-    config = train(Images(lambda: nn.BatchNorm2d(4)), "auto").config
-    found = measure_run(config, workload=Images(lambda: nn.BatchNorm2d(4)), phases=1)
-    plain = train(Images(lambda: nn.BatchNorm2d(4)), None)
-    assert found.phases[0].train_loss == plain.steps["train_loss"].mean()
-    estimate = found.phases[0].noise_scales["l2"]
-    assert estimate.value is None
-    assert "would change the training" in estimate.note
 
 
 def test_a_trial_that_goes_on_has_not_forgotten_it(tmp_path: Any) -> None:

@@ -21,9 +21,9 @@ from cbs.workloads import build_workload
 from extensions.branching.local_batch_sizes import local
 from extensions.branching.plan import BranchPlan, branch_plan
 from extensions.branching.policies import Branch
+from extensions.merge.merging import merge
 from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
-from sweeps.launching.merge import merge
 from sweeps.outlook.cost import Cost
 from sweeps.recipes import RECIPES
 from sweeps.running import tuning

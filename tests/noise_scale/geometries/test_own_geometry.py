@@ -16,7 +16,6 @@ from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.geometries.norms import L1, L2
-from cbs.training.noise_scale_run import measure_run
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.trial.record import GeometryColumns
@@ -92,17 +91,6 @@ def test_it_is_analyzed_under_its_own_name_symbol_and_exponent(geometry: type[Th
     kind = FIGURES["noise_scale"]
     (axes,) = kind.figure(kind.compute(found.answers)).axes
     assert f"${geometry.symbol}$" in [text.get_text() for text in axes.texts]
-
-
-def test_a_run_that_is_measured_phase_by_phase_has_its_symbols(tmp_path: Path) -> None:
-    options = {"geometry": ["l2", f"{__name__}:ThriceOfNorms"]}
-    config = dataclasses.replace(CONFIG, max_steps=8, probe=Choice(name="split", options=options))
-    run = measure_run(config, phases=2).to_json()
-    names = ("l2", "threefold_norms", "threefold_norms_corrected")
-    assert set(run["phases"][0]["noise_scales"]) == set(names)
-    assert [run["symbols"][name] for name in names] == [
-        r"B_{\mathrm{simple}}", r"B_{\times 3}", r"B_{\times 3}^{\mathrm{corr}}",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def one_step_test(
     about: dict[str, Any], batch_sizes: Sequence[int], lengths: Sequence[Array], changes: Sequence[Array],
     sq_norms: Array, curvatures: Array, examples: int, *, confidence: float = 0.95, resamples: int = 1000,
 ) -> OneStepTest:  # fmt: skip
-    """Estimate the noise scales from the fields of :class:`cbs.one_step_gain.OneStep`.
+    """Estimate the noise scales from the fields of :class:`extensions.noise_scale.one_step_gain.OneStep`.
 
     Args:
         about: description of what was measured: workload, optimizer and the like, unit of an example.

@@ -5,15 +5,18 @@ import json
 
 import numpy as np
 import pytest
+from torch import nn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.training.noise_scale_run import measure_run, phase_ends
 from cbs.trial.config import Choice, TrialConfig
 from cbs.workloads import build_workload
+from extensions.noise_scale.phases import measure_run, phase_ends
 from tests.factories import quadratic
 from tests.kinds import kinds
+from tests.noise_scale.geometries.test_own_geometry import ThriceOfNorms
 from tests.references.quadratic_moments import true_moments
+from tests.training.test_step_passes import Images, train
 
 CONFIG = quadratic(
     "sgd(momentum=0.0)",
@@ -95,3 +98,24 @@ def test_divergence_is_said() -> None:
 def test_a_run_without_a_probe_is_refused() -> None:
     with pytest.raises(ConfigError, match="no probe"):
         measure_run(config_with(probe=None))
+
+
+def test_a_run_that_is_measured_phase_by_phase_has_its_symbols() -> None:
+    options = {"geometry": ["l2", f"{ThriceOfNorms.__module__}:ThriceOfNorms"]}
+    config = dataclasses.replace(CONFIG, max_steps=8, probe=Choice(name="split", options=options))
+    run = measure_run(config, phases=2).to_json()
+    names = ("l2", "threefold_norms", "threefold_norms_corrected")
+    assert set(run["phases"][0]["noise_scales"]) == set(names)
+    assert [run["symbols"][name] for name in names] == [
+        r"B_{\mathrm{simple}}", r"B_{\times 3}", r"B_{\times 3}^{\mathrm{corr}}",
+    ]  # fmt: skip
+
+
+def test_a_short_run_for_the_noise_scale_trains_as_without_it() -> None:
+    config = train(Images(lambda: nn.BatchNorm2d(4)), "auto").config
+    found = measure_run(config, workload=Images(lambda: nn.BatchNorm2d(4)), phases=1)
+    plain = train(Images(lambda: nn.BatchNorm2d(4)), None)
+    assert found.phases[0].train_loss == plain.steps["train_loss"].mean()
+    estimate = found.phases[0].noise_scales["l2"]
+    assert estimate.value is None
+    assert "would change the training" in estimate.note

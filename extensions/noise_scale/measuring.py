@@ -8,19 +8,19 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from analysis.questions.noise_scale_run.one_step import OneStepTest, one_step_test
 from cbs.compute import device, seeding
 from cbs.compute.device import pick
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import CheckReport
-from cbs.one_step_gain import one_step as measured_step
 from cbs.registry.choices import Choice, parse_choice
 from cbs.training import birth
 from cbs.training.loop import TrainingLoop
-from cbs.training.noise_scale_run import measure_run
 from cbs.training.parents import parent_at
 from cbs.trial.config import TrialConfig
+from extensions.noise_scale.one_step import OneStepTest, one_step_test
+from extensions.noise_scale.one_step_gain import one_step as measured_step
+from extensions.noise_scale.phases import measure_run
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
 from sweeps.search.trial_table import middle
@@ -58,7 +58,7 @@ def measure(
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
         steps: length of the run in optimizer updates.
-        phases, confidence, progress: see :func:`cbs.training.noise_scale_run.measure_run`.
+        phases, confidence, progress: see :func:`extensions.noise_scale.phases.measure_run`.
         probe: source of the small batches, see :data:`cbs.noise_scale.sources.SOURCES`.
         parts: number of parts that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
@@ -91,7 +91,7 @@ def one_step(
     settings: Sequence[str],
     from_checkpoint: Path | None = None,
 ) -> OneStepTest:
-    """Measure what one step along the gradient saves at its best length, see :mod:`cbs.one_step_gain`.
+    """Measure what one step along the gradient saves at its best length, see :mod:`.one_step_gain`.
 
     The step follows a run of ``steps`` updates, possibly 0, from fresh weights or from a checkpoint. The other
     arguments are as for :func:`measure`.

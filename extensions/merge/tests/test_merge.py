@@ -13,11 +13,11 @@ from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store, find_sweeps
+from extensions.merge import merging
+from extensions.merge.merging import merge
 from sweeps.folder.lock import Lock
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching import merge as merging
 from sweeps.launching.ledger import ledger
-from sweeps.launching.merge import merge
 from sweeps.launching.policies.rounds import ROUNDS
 from sweeps.outlook.report import PLAN, reasons, write_reasons
 from sweeps.search.search import Search

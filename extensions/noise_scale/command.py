@@ -86,8 +86,8 @@ def command(
     """
     from rich.progress import Progress
 
-    from analysis.questions.noise_scale_run.tables import MeasuredRun
-    from sweeps.launching import noise_scale
+    from extensions.noise_scale import measuring
+    from extensions.noise_scale.tables import MeasuredRun
 
     if config.resamples != AnalysisConfig().resamples:
         raise ConfigError("--resamples: the interval of a noise scale has no draws; leave it out")
@@ -96,7 +96,7 @@ def command(
         "seed": seed, "settings": settings or (),
     }  # fmt: skip
     if check:
-        report = noise_scale.check(**shared)
+        report = measuring.check(**shared)
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False) if as_json else report)
         raise typer.Exit(0 if report.ok else 1)
     folder = output if output is not None else Path("results") / "noise-scale"
@@ -104,7 +104,7 @@ def command(
     if one_step:
         given = {key: shared[key] for key in ("workload", "optimizer", "batch_size", "seed", "settings")}
         with errors.status("taking steps"):
-            found = noise_scale.one_step(
+            found = measuring.one_step(
                 **given, lr=lr, steps=steps, confidence=config.confidence, from_checkpoint=from_checkpoint
             )
         answer(found, folder)
@@ -113,7 +113,7 @@ def command(
         raise ConfigError("--from-checkpoint goes with --one-step")
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(f"{steps} steps", total=steps)
-        run = noise_scale.measure(
+        run = measuring.measure(
             **shared,
             lr=lr,
             steps=steps,

@@ -6,13 +6,13 @@ from matplotlib.axes import Axes
 
 from analysis.present import style
 from analysis.present.figures import figure
-from analysis.questions.noise_scale_run.tables import CORRECTED, MeasuredRun, scales
+from extensions.noise_scale.tables import CORRECTED, MeasuredRun, scales
 
 
 def compute(measured_run: MeasuredRun) -> pd.DataFrame:
     """Return one row per phase and geometry; none if every estimate is undefined.
 
-    The columns are those of :func:`analysis.questions.noise_scale_run.tables.scales`; ``noise_scale`` is NaN if
+    The columns are those of :func:`extensions.noise_scale.tables.scales`; ``noise_scale`` is NaN if
     undefined, ``low`` and ``high`` are NaN if the interval is open.
     """
     numbers = ["noise_scale", "low", "high", "signal", "noise"]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.questions.noise_scale_run.one_step import OneStepTest, one_step_test
 from cbs.errors import ConfigError
-from cbs.one_step_gain import OneStep, one_step
 from cbs.training.loop import TrainingLoop
 from cbs.workloads import build_workload
+from extensions.noise_scale.one_step import OneStepTest, one_step_test
+from extensions.noise_scale.one_step_gain import OneStep, one_step
 from tests.factories import inside, quadratic
 
 SIZES = (2, 8, 32, 128)
@@ -111,10 +111,10 @@ def test_bad_requests_are_refused(loop: TrainingLoop) -> None:
 def test_the_command_measures_where_a_run_or_a_checkpoint_stands(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.launching.noise_scale.ONE_STEP_SIZES", (4, 16))
+    monkeypatch.setattr("extensions.noise_scale.measuring.ONE_STEP_SIZES", (4, 16))
     asked = ("noise-scale", "--one-step", "--optim", "sgd", "--lr", 0.1, "--workload", "noisy_quadratic")
     asked += ("--set", "workload.dimension=9")
-    monkeypatch.setattr("cbs.one_step_gain.LENGTHS", (0.5, 1.0, 2.0))
+    monkeypatch.setattr("extensions.noise_scale.one_step_gain.LENGTHS", (0.5, 1.0, 2.0))
     code, out, err = run(*asked, "--steps", 3, "-o", tmp_path)
     assert (code, err) == (0, "")
     assert "after 3 steps" in out

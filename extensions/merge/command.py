@@ -9,8 +9,6 @@ import typer
 from cbs.registry.commands import command_line
 from sweeps.commands import AsJson
 
-PANEL = "Bring your data"
-
 
 def command(
     results: Annotated[list[Path], typer.Argument(help="Folders of one sweep each, two or more.")],
@@ -26,7 +24,7 @@ def command(
 
     Example: cbs merge results/seeds-0-2 results/seeds-3-5 -o results/six-seeds --json
     """
-    from sweeps.launching.merge import merge
+    from extensions.merge.merging import merge
 
     done = merge(results, output, command_line())
     typer.echo(json.dumps(done.to_json(), indent=2) if as_json else "\n".join(done.lines()))

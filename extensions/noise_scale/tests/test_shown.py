@@ -15,8 +15,8 @@ from rich.console import Console
 from analysis import present
 from analysis.figure_options import VENUES
 from analysis.present.figures import FIGURES, figures_of
-from analysis.questions.noise_scale_run.tables import MeasuredRun
 from cbs.errors import ResultsError
+from extensions.noise_scale.tables import MeasuredRun
 
 
 def estimate(value: float | None, low: float | None, high: float | None, note: str = "") -> dict[str, Any]:

@@ -7,15 +7,15 @@ from typing import Any
 from analysis.formatting import number, percent, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot, quantity
-from analysis.questions.noise_scale_run.one_step import OneStepTest
 from cbs.registry.choices import Choice
+from extensions.noise_scale.one_step import OneStepTest
 
 CORRECTED = "_corrected"  # Suffix of the name of a geometry whose noise scale is corrected for the batch size
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A measured run; ``values`` is the result of :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`."""
+    """A measured run; ``values`` is the result of :meth:`extensions.noise_scale.phases.NoiseScaleRun.to_json`."""
 
     values: dict[str, Any]
 
@@ -61,7 +61,7 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 
 
 def scales(run: dict[str, Any]) -> Table:
-    """Return a table with one row per phase and geometry of :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`.
+    """Return a table with one row per phase and geometry of :meth:`.phases.NoiseScaleRun.to_json`.
 
     ``examples`` is at the middle of the phase.
     """

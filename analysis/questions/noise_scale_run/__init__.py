@@ -1,1 +1,0 @@
-"""The noise scale measured along one run."""

@@ -1,0 +1,3 @@
+"""One sweep made of several."""
+
+PANEL = "Bring your data"
