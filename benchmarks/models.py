@@ -106,7 +106,7 @@ WITHOUT_NAMES = "Without names of layers and numbers."
 HEAD = """# Tables of the noise scale: what it says, model by model
 
 Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`;
-`tests/noise_scale/test_models.py` runs a seventh of the same cells: every model, and every outcome of every mode and
+`benchmarks/tests/test_models.py` runs a seventh of the same cells: every model, and every outcome of every mode and
 source.
 
 Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}

@@ -5,7 +5,7 @@ from pathlib import Path
 from benchmarks.bench_batch_schedules import RULES, table
 from cbs.schedules.batch_size import BATCH_SCHEDULES
 
-PAGE = Path(__file__).resolve().parents[3] / "benchmarks" / "tables.md"
+PAGE = Path(__file__).resolve().parents[1] / "tables.md"
 
 
 def test_no_rule_beats_the_ceiling_and_the_page_says_how_near_each_comes() -> None:
