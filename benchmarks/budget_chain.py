@@ -25,12 +25,12 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.formatting import number
 from analysis.quantities import Quantity
-from analysis.questions.budget.equal_budgets import budget
 from benchmarks.budget_truth import Setting, World
 from benchmarks.calibration.replicates import SharedStream, seeds_of, train
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload
+from extensions.budget.equal_budgets import budget
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.spec.axes import Axes

@@ -21,7 +21,7 @@ from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
 from analysis.formatting import number
 from analysis.quantities import Array
-from analysis.questions.budget.comparisons import equivalence, pair
+from extensions.budget.comparisons import equivalence, pair
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.noisy_quadratic.model import modes_of
 

@@ -143,7 +143,7 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
     )
     assert under["Begin"] == ["sweep", "analyze"]
     assert {"optimizers", "status"} <= {*under["Measure"]}
-    assert {"budget", "fit", "compare"} <= {*under["Analyze"]}
+    assert {"fit", "compare"} <= {*under["Analyze"]}
     assert {"import"} <= {*under["Bring your data"]}
 
 

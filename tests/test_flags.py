@@ -96,11 +96,6 @@ FLAGS: dict[str, Flags] = {
             "--json": (["--json"], "printed: []"),
         },
     ),
-    "budget": Flags(
-        {"analysis.questions.budget.equal_budgets.budget": answer, **PRESENT},
-        base=["results"],
-        cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
-    ),
     "sweep": Flags(
         {
             **TRAINING,

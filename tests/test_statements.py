@@ -17,7 +17,6 @@ from analysis.estimate.studies import FARTHEST
 from analysis.estimate.suggest.design import GOAL
 from analysis.figure_options import VENUES
 from analysis.formatting import B_CRIT
-from analysis.questions.budget.equal_budgets import NATS
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.models import read
@@ -161,7 +160,6 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         lambda: (patience.MARGIN, patience.LEAST_SECONDS / 60),
     ),
     ("own-trainer.md", "the program gets SIGTERM, and {} seconds later SIGKILL", lambda: (WORDS[int(GRACE)],)),
-    ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
     ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (GradientNorm.examples,)),
     ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
     ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),

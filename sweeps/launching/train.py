@@ -27,7 +27,7 @@ from sweeps.external.asked import check_there, told_first
 from sweeps.external.trainer import ExternalTrainer
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import loop
-from sweeps.launching.policies import Policy
+from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.trackers import TRACKERS
 from sweeps.outlook.progress import Progress
 from sweeps.running import access, cluster
@@ -90,7 +90,12 @@ def policy_of(
     goal = usual if precision is None and not budget else precision
     options = {"goal": goal, "runs": runs, "finds": finds or None, "more_seeds": None if more_seeds else False}
     given = {name: value for name, value in options.items() if value is not None}
-    return Choice(name="equal_budgets" if budget else "precision", options=given)
+    if not budget:
+        return Choice(name="precision", options=given)
+    for name in POLICIES.names():
+        if POLICIES[name].narrows_budgets:
+            return Choice(name=name, options=given)
+    raise ConfigError("no policy here narrows answers at equal budgets; leave --precision out and give --batch-sizes")
 
 
 DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0

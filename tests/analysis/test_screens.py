@@ -10,11 +10,9 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.present import presentation
 from analysis.questions.analyze.critical_batch_sizes import analyze
-from analysis.questions.budget.equal_budgets import budget
 from analysis.questions.compare.optimizers import compare
 from analysis.read.throughput import Assumed
 from cbs.trial.store import Store
-from tests.analysis.questions import equal_budgets
 from tests.factories import Truth, sweep
 
 LINES, COLUMNS = 15, 80
@@ -55,11 +53,6 @@ def holds(found: Any) -> list[str]:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_screen_holds_the_answer_and_names_the_next_command(two: Path, question: str) -> None:
     assert all(command.startswith("cbs ") for command in holds(QUESTIONS[question](two)))
-
-
-def test_budgets_are_a_screen(tmp_path: Path) -> None:
-    equal_budgets.write(tmp_path, {"adamw": equal_budgets.World(), "muon": equal_budgets.World()})
-    holds(budget(tmp_path, config=FAST))
 
 
 def test_a_target_harder_than_the_sweeps_names_the_sweep_that_reaches_it(two: Path) -> None:

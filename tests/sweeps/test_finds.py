@@ -24,7 +24,6 @@ from cbs.trial.store import Store
 from sweeps.external.asked import with_flags
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
-from sweeps.launching.policies.equal_budgets import EqualBudgets
 from sweeps.launching.policies.precision import FEWEST_RUNS, MOST_RUNS, Precision
 from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.launching.policies.staged import EachSetting
@@ -33,8 +32,6 @@ from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep
-from tests.sweeps.test_budgets import ran
-from tests.sweeps.test_budgets import sweep as of_budgets
 from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, covered, to_precision, trainer
 
 TWO = sweep(WORLD).replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
@@ -130,7 +127,6 @@ def test_a_study_has_its_own_seeds_and_learning_rates() -> None:
 def test_a_sweep_that_finds_its_sizes_is_another_than_a_grid_and_ends_at_a_price() -> None:
     assert (Precision(finds=True).runs, Precision().runs, Precision(runs=30.0).runs) == (MOST_RUNS, math.inf, 30.0)
     assert Precision(finds=True).asked() != Precision().asked()
-    assert EqualBudgets(finds=True).asked() != EqualBudgets().asked()
 
 
 def test_what_is_added_to_a_study_joins_what_it_has() -> None:
@@ -369,12 +365,3 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
         planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds))
     # more seeds may call for another learning rate of a seed that has run; which, only the search knows
     assert planned - {(size, seed) for _, size, seed in cells(tmp_path)} == set(found.missing)
-
-
-def test_budgets_find_their_batch_sizes_too(tmp_path: Path) -> None:
-    policy = ran(of_budgets(batch_sizes=(512,)), tmp_path, [], finds=True)
-    sizes = sorted({result.config.batch_size for result in Store(tmp_path).results()})
-    assert 8 in sizes
-    assert 32 in sizes
-    assert 512 not in sizes[:-1]
-    assert not policy.reasons

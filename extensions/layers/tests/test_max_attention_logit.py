@@ -17,7 +17,7 @@ from cbs.errors import ConfigError
 from cbs.workloads.text_parts.gpt import GPT, GPTShape
 from extensions.layers.diagnostics import max_attention_logit as module
 from extensions.layers.diagnostics.max_attention_logit import MaxAttentionLogit, largest_logit
-from tests.references import attention as twin
+from extensions.layers.tests import reference as twin
 
 KINDS = ("none", "causal", "bool", "float", "padding", "square")
 

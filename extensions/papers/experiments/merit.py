@@ -27,7 +27,6 @@ from sweeps.spec.given_rates import PrescribedRate
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
     from analysis.present.findings import Analysis
-    from analysis.questions.budget.equal_budgets import Budgets
 
 PAPER = "MERIT, ICML 2025, arXiv 2508.20577"
 SOURCE = "table of validation losses, read in a summary"
@@ -114,7 +113,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
 def final_loss(name: str, optimizer: str) -> OurNumber:
     """Return an optimizer's final loss at the only batch size of a run."""
 
-    def measured(found: Budgets) -> Measured:
+    def measured(found: Any) -> Measured:
         return Measured("metric", nth(only(nth(found.budgets, 0).optimizers, optimizer=optimizer).sizes, 0).metric)
 
     return OurNumber(question=f"budget_{name}", of=measured)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
     from analysis.estimate.result import Answer
     from analysis.present.findings import Analysis
     from analysis.quantities import Quantity
-    from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget
     from analysis.questions.compare.optimizers import Comparisons
 
 COSINE = ScheduleRule(name="cosine")
@@ -77,14 +76,12 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
-def among_sizes(
-    optimizer: str, name: str, number: Callable[[OptimizerAtBudget], Quantity], *, budget: int = -1
-) -> OurNumber:
+def among_sizes(optimizer: str, name: str, number: Callable[[Any], Quantity], *, budget: int = -1) -> OurNumber:
     """Return a number of the answer ``budget`` (``cbs budget``) that compares the batch sizes of an optimizer. It
     counts only if no best learning rate lies at the edge of the grid, as such a batch size, which is not compared, may
     be the best."""
 
-    def measured(budgets: Budgets) -> Measured:
+    def measured(budgets: Any) -> Measured:
         of = only(nth(budgets.budgets, budget).optimizers, optimizer=optimizer)
         return Measured(name, number(of), {f"at_grid_edge of {optimizer}": any(size.at_grid_edge for size in of.sizes)})
 
@@ -146,7 +143,7 @@ def lower_loss(
     whose pairs are in alphabetical order."""
     first, other = sorted((better, worse))
 
-    def measured(budgets: Budgets) -> Measured:
+    def measured(budgets: Any) -> Measured:
         pair = only(nth(budgets.budgets, -1).pairs, optimizer=first, other=other)
         return Measured("difference", only(pair.at, batch_size=batch_size))
 

@@ -45,7 +45,7 @@ def _scale(*folders: Path, config: AnalysisConfig, definition: str, **options: A
 
 QUESTIONS: dict[str, tuple[Callable[..., Any] | str, str]] = {
     "analyze": ("analysis.questions.analyze.critical_batch_sizes:analyze", "analysis"),
-    "budget": ("analysis.questions.budget.equal_budgets:budget", "analysis/budget"),
+    "budget": ("extensions.budget.equal_budgets:budget", "analysis/budget"),
     "compare": (_compare, "analysis/compare"),
     "local": ("extensions.branching.local_batch_sizes:local", "analysis/local"),
     "lr": ("extensions.lr.learning_rates:learning_rates", "analysis/lr"),

@@ -8,7 +8,7 @@ from analysis.config import AnalysisConfig
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Reproduced
 from extensions.papers.reproducing.asking import answer
 from extensions.papers.reproducing.reproduce import judge
-from tests.analysis.questions.equal_budgets import World, write
+from tests.equal_budgets import World, write
 
 RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
 

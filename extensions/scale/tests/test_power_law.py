@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import least_squares
 
 from extensions.scale.power_law import Observations, PowerLaw, Scatter, estimate, fit, minus_log_likelihood
+from extensions.scale.tests.reference import line_through_errors, restricted_likelihood, scatter_by_search
 from tests.certified import kaplan2020
 from tests.certified.zhang2024 import BATCH_SIZES, ROWS
-from tests.references.power_law import line_through_errors, restricted_likelihood, scatter_by_search
 
 MILLIONS = np.array([85.0, 151.0, 302.0, 604.0, 1200.0])
 LARGER = (

@@ -17,7 +17,7 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from extensions.schedules.losses import LossDifference, ScheduleLoss, schedule_losses
-from tests.analysis.questions.equal_budgets import World, write
+from tests.equal_budgets import World, write
 
 CONFIG = AnalysisConfig(resamples=400)
 BUDGET, SIZES, NOISE = 4096, (16, 64), 0.001

@@ -62,6 +62,7 @@ class Policy(ABC):
         goal: half-width of the interval that is sought; ``None`` if none is.
         timed: whether the steps of the requested sweep are timed beforehand.
         stored: whether the folder of the requested sweep holds its own trials.
+        narrows_budgets: whether it is the one that makes answers at equal budgets as precise as ``--precision`` says.
         asked_as: what a user asks for who gets this policy.
         excludes: what does not combine with the policy, by its name in :mod:`sweeps.spec.combinations` or the option of
             a start or a limit, with the reason.
@@ -81,6 +82,7 @@ class Policy(ABC):
     goal: float | None = None
     timed: ClassVar[bool] = True
     stored: ClassVar[bool] = True
+    narrows_budgets: ClassVar[bool] = False
     asked_as: str = "the policy"
     excludes: ClassVar[Mapping[str, str]] = {}
     needs: ClassVar[Mapping[str, str]] = {}

@@ -9,7 +9,6 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
-from analysis.questions.budget.comparisons import pair
 
 CONFIG = AnalysisConfig(resamples=400)
 
@@ -103,34 +102,3 @@ def test_conditions_that_no_curve_joins_have_draws_of_their_own() -> None:
     assert found.draws is None
     assert found.values == pytest.approx(losses, abs=0.02)
     assert found.drawn.std(axis=0) == pytest.approx(0.005, rel=0.6)
-
-
-@pytest.mark.parametrize(("lucky", "widest"), [(0.95, 0.6), (0.0, 1.1)])
-def test_two_optimizers_at_one_batch_size_are_paired_as_far_as_their_seeds_are_alike(
-    lucky: float, widest: float
-) -> None:
-    """Of 60 sweeps of eight seeds, the intervals of the differences hold the truth in 54 or more, and where seeds help
-    both optimizers alike they are narrower than those of strangers, which are about as wide as of a known noise."""
-    held, widths = [], []
-    for turn in range(60):
-        level, own, other = np.random.default_rng([turn, 8]).standard_normal((3, 8))
-        both = [math.sqrt(lucky) * level + math.sqrt(1 - lucky) * each for each in (own, other)]
-        tables = [np.array([(2.0 + 0.1 * row)]) for row in both]
-        first, second = (
-            draw_losses(*loss_studies([study(table, np.ones(1))], [table]), CONFIG, name=name)
-            for name, table in zip("ab", tables, strict=True)
-        )
-        (at,) = pair(("a", "b"), first, second, CONFIG).at
-        low, high = at.interval
-        held.append(low <= 0 <= high)
-        widths.append((high - low) / (2 * 1.96 * 0.1 * math.sqrt(2 / 8)))
-    assert sum(held) >= 54
-    assert np.median(widths) < widest
-
-
-def test_seeds_that_are_alike_say_nothing_of_learning_rates_that_were_missed() -> None:
-    lrs = 4.0 ** np.arange(5)
-    table = (0.1 * np.log(lrs / 8) ** 2)[:, None] + 0.001 * np.random.default_rng(0).standard_normal(8)
-    both = [draw_losses(*loss_studies([study(table, lrs)], [table]), CONFIG, name=name) for name in "ab"]
-    low, high = pair(("a", "b"), both[0], both[1], CONFIG).at[0].interval
-    assert high - low > 0.7 * math.hypot(*(float(each.between[0]) for each in both)) > 0.01

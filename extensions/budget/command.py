@@ -41,7 +41,7 @@ def command(
 
     Example: cbs budget results/adamw results/merit --within 1%
     """
-    from analysis.questions.budget.equal_budgets import budget
+    from extensions.budget.equal_budgets import budget
 
     budgets = () if at is None else parse_numbers(at, "--at", float, ", of examples, as in 1e6,2e6")
     with errors.status("resampling"):

@@ -12,7 +12,7 @@ from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, fi
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
-    from analysis.questions.budget.equal_budgets import OptimizerAtBudget
+    from extensions.budget.equal_budgets import OptimizerAtBudget
 
 FEWEST_STEPS = 20
 """No larger batch size is added if a budget would give it fewer updates than this."""
@@ -32,6 +32,7 @@ class EqualBudgets(Rounds):
         more_seeds: whether it may use other seeds than those of the sweep.
     """
 
+    narrows_budgets = True
     needs: ClassVar[Mapping[str, str]] = {"--budget": "it compares losses at equal budgets"}
     excludes: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("--lrs", "--lrs RULE", "--set search=grid", "--schedule"), "it searches learning rates"
@@ -156,7 +157,7 @@ def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, Opti
     Raises:
         ResultsError: if there are no usable results.
     """
-    from analysis.questions.budget.equal_budgets import budget
+    from extensions.budget.equal_budgets import budget
 
     within = None if sweep.search.within is None else f"{sweep.search.within:g}"
     compared = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)

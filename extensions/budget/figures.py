@@ -17,7 +17,7 @@ from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.style import standing_marks, standing_points
-from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget, SizeAtBudget
+from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, SizeAtBudget
 
 _FEWEST_TICKS = 4
 

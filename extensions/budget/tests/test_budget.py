@@ -18,13 +18,14 @@ from analysis.estimate.comparison import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.quantities import Quantity
-from analysis.questions.budget.equal_budgets import Budgets, OptimizerAtBudget, _means, budget
-from analysis.questions.budget.tables import precise
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from tests.analysis.questions.equal_budgets import BUDGET, SIZES, World, best_lr, write
+from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, _means, budget
+from extensions.budget.tables import precise
+from tests.analysis.conftest import sketches as sketches
+from tests.equal_budgets import BUDGET, SIZES, World, best_lr, write
 from tests.factories import inside
 
 FAST = AnalysisConfig(resamples=400)

@@ -18,12 +18,12 @@ from analysis.estimate.scopes import differing
 from analysis.formatting import number, plain, plural, shown
 from analysis.present.findings import Findings
 from analysis.quantities import OPEN, Array, Quantity
-from analysis.questions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
-from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.record import AT_BUDGET
+from extensions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
+from extensions.budget.reading import Spent, side_by_side, spent
 
 NATS = 0.01
 """Default margin of a metric in nats; for other metrics it is the fraction :data:`SHARE` of the best value."""

@@ -6,8 +6,8 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
-from analysis.questions.budget.equal_budgets import AtBudget, budget
 from analysis.read.importers import Settings, import_runs
+from extensions.budget.equal_budgets import AtBudget, budget
 from tests.certified import dang2026
 from tests.certified.steplaw2025 import GRIDS, LRS, TOKENS_PER_EXAMPLE, law
 

@@ -8,7 +8,7 @@ from analysis.formatting import number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 from analysis.quantities import Quantity
-from analysis.questions.budget.equal_budgets import AtBudget, Budgets, OptimizerAtBudget
+from extensions.budget.equal_budgets import AtBudget, Budgets, OptimizerAtBudget
 
 
 @presentation.register

@@ -29,9 +29,9 @@ from analysis.estimate.comparison import (
 )
 from analysis.estimate.objective import Losses
 from analysis.quantities import UNKNOWN, Array, Quantity
-from analysis.questions.budget.reading import Spent
 from cbs.trial.record import AT_BUDGET
 from cbs.trial.store import finite_or_none
+from extensions.budget.reading import Spent
 
 MOST_SEEDS = 1000  # Largest number of further seeds that is named: so many are as good as none
 _STEP = 0.05  # Spacing in ln B at which curves are compared with their best

@@ -9,7 +9,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Losses
 from analysis.quantities import UNKNOWN
-from analysis.questions.budget.comparisons import MOST_SEEDS, Equivalence, _log_ratios, equivalence, pair
+from extensions.budget.comparisons import MOST_SEEDS, Equivalence, _log_ratios, equivalence, pair
 
 SIZES = np.array([4.0, 8, 16, 32, 64])
 EQUAL, WORSE, OPEN = Standing.EQUAL, Standing.WORSE, Standing.UNKNOWN

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.questions.budget.equal_budgets import budget
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import load
 from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from extensions.budget.equal_budgets import budget
 from tests.analysis.read.importers.sources import settings, write_csv
 
 ROWS_ARE_RUNS = True
