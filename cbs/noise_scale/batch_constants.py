@@ -37,6 +37,12 @@ NORMED = (
     "each example depends on the others, so a noise scale near the batch size is wrong; normalise by the statistics of "
     "many batches, pass groups= if it was done within groups, or use 'accumulation'"
 )
+BY_COUNTS = 5  # Successive batches in which whole numbers have to be counts: lengths may be by chance
+COUNTED = (
+    "the loss of an example is divided by how many of its batch are of its kind, as by the counts of classes: each "
+    "example depends on the others, so a noise scale near the batch size is wrong; take the counts of many batches, or "
+    "use 'accumulation'"
+)
 
 
 class BatchConstants:
@@ -50,6 +56,7 @@ class BatchConstants:
         self.found = ""
         self._factors: defaultdict[tuple[int, bool, int], list[tuple[float, int]]] = defaultdict(list)
         self._normed: defaultdict[str, set[float]] = defaultdict(set)
+        self._counted = 0
 
     def add(
         self, losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, *, weights_known: bool = False
@@ -71,8 +78,13 @@ class BatchConstants:
             if not alike and all(_varies([value * number**power for value, number in past]) for power in (-1, 0, 1)):
                 values = [value for value, _ in past]
                 self.found = SCALED.format(min(values), max(values))
-        held = [value for _, value in saved(losses, outputs) if not value.requires_grad]
-        whats = {what: value for value in held if (what := _normed(value, examples))}
+        held = [(name, value) for name, value in saved(losses, outputs) if not value.requires_grad]
+        counts = [value for name, value in held if name.startswith(("Div", "Mul")) and _counts(value, examples)]
+        # One number for all may be anything.
+        self._counted = self._counted + any(value.min() < value.max() for value in counts) if counts else 0
+        if self._counted >= BY_COUNTS:
+            self.found = COUNTED
+        whats = {what: value for _, value in held if (what := _normed(value, examples))}
         for what in AGAIN.keys() - whats.keys():
             self._normed[what].clear()
         for what, value in whats.items():
@@ -143,6 +155,16 @@ def _normed(value: Tensor, examples: int) -> str:
             if held:
                 return what
     return ""
+
+
+def _counts(value: Tensor, examples: int) -> bool:
+    """Return whether numbers of the examples, or one over them, are how often each occurs, as counts of classes are."""
+    if value.numel() != examples or value.is_complex() or not (value > 0).all():
+        return False
+    numbers = value.detach().double().flatten()
+    numbers = 1 / numbers if numbers.max() <= 1 else numbers
+    each, times = numbers.round().unique(return_counts=True)
+    return bool((numbers - numbers.round()).abs().max() < ROUNDING**2) and not (times % each).any()
 
 
 def weights_divided_by(

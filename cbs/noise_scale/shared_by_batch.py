@@ -78,6 +78,12 @@ SHARE = 0.1
 
 CONSTANT = 1e-3  # Relative change of a number that all examples of a batch have in common which does not count
 
+SAME = 1e-4  # Scatter of batches' means, relative to that of examples, which rounding explains
+NORMED = (
+    "inputs have the same {} in every batch, as if they were normalised over it: each example depends on the others, "
+    "so a noise scale near the batch size is wrong; normalise by the statistics of many batches, or use 'accumulation'"
+)
+
 
 class Sketch(L2):
     """Squared norm of some entries of some parameter tensors, scaled so that its mean over draws is that of all.
@@ -108,6 +114,8 @@ class Sketch(L2):
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:
         entries = self._entries[index]
+        if entries.step == 1:
+            return super().statistic(index, gradients)
         return super().statistic(index, gradients.flatten(1)[:, entries]).mul_(entries.step)
 
     @torch.no_grad()
@@ -232,6 +240,11 @@ class SharedInputs:
             if len(batches) < INPUT_BATCHES:
                 continue
             means, variances = torch.stack(batches).double().cpu().unbind(2)
+            # In a batch that is always the same, variances stay the same as well.
+            still = means.std(0) < SAME * variances.mean(0).sqrt()
+            normed = (still & (variances.std(0) > CONSTANT * variances.mean(0))).nonzero()
+            if len(normed):
+                return NORMED.format(names[int(normed[0]) % len(names)])
             # Second differences of independent values have six times their variance, 1 + 4 + 1.
             between = (means[2:] - 2 * means[1:-1] + means[:-2]).square() / 6
             within = (variances[2:] + 4 * variances[1:-1] + variances[:-2]) / 6

@@ -1,0 +1,223 @@
+"""What the examples of a batch share is told: it counts as signal."""
+
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.shared_by_batch import SharedInputs, Sketch
+from tests.noise_scale.loops import SIZE, Batch, line, points, run, squared
+
+SHARED = "examples of a batch share what other batches do not have"
+ALIKE = "inputs of examples of a batch are alike"
+NORMED = "inputs have the same mean in every batch"
+DRAWN = "the model draws random numbers of shape"
+
+
+class Skipping(nn.Module):
+    """A residual block that is left out, or whose features are, for all examples of a batch or for single ones."""
+
+    def __init__(self, draw: Callable[[], object]) -> None:
+        super().__init__()
+        self.inner, self.head, self.draw = nn.Linear(4, 4), nn.Linear(4, 1), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.inner(x) * (torch.as_tensor(self.draw()) < 0.6))
+
+
+def shared(kind: str) -> Callable[[torch.Generator], Batch]:
+    def draw(draws: torch.Generator) -> Batch:
+        x, one = torch.randn(SIZE, 4, generator=draws), torch.randn((), generator=draws)
+        noise = torch.randn(SIZE, 1, generator=draws)
+        sign = one.sign()
+        if kind == "one task":
+            y = x[:, :1] + sign * x[:, 1:2]
+        elif kind == "one of two datasets":
+            x, y = x + sign, x[:, :1] * (1 + sign)
+        elif kind == "one length":
+            x = x * (torch.arange(4) < 1 + int(one.abs() * 2))
+            y = x.sum(1, keepdim=True)
+        elif kind == "one crop":
+            x = x.roll(int(one * 10), 1)
+            y = x[:, :1] + one
+        elif kind == "one level of noise":
+            x, y = x * 2 * (3 * one).sigmoid(), x[:, :1]
+        elif kind == "one offset":
+            y = x[:, :1] + 5 * sign
+        else:
+            y = x[:, :1]
+        return x, y + noise, x
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    "kind", ["one task", "one of two datasets", "one length", "one crop", "one level of noise", "one offset", "nothing"]
+)
+def test_what_a_batch_shares_is_told(kind: str) -> None:
+    torch.manual_seed(0)
+    note = run(line(), squared, shared(kind), 320)
+    assert (SHARED in note) == (kind != "nothing"), note
+
+
+def test_few_steps_are_compared_where_few_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    of, taken = Sketch.of, list[Sketch]()
+    monkeypatch.setattr(Sketch, "of", lambda self, tensors: taken.append(self) or of(self, tensors))
+    assert SHARED in run(line(), squared, shared("one offset"), 600, every=None)
+    assert len(taken) < 350
+
+
+def test_examples_in_the_second_dimension_are_told() -> None:
+    """Time comes first: what is split are the times, which share the examples."""
+    torch.manual_seed(0)
+
+    def series(draws: torch.Generator) -> Batch:
+        own = torch.randn(3, 4, generator=draws)
+        x = own + 0.1 * torch.randn(SIZE, 3, 4, generator=draws)
+        return x, x[..., :1] + torch.randn(3, 1, generator=draws), x
+
+    assert SHARED in run(line(), squared, series, 320)
+
+
+def test_random_weights_for_a_whole_batch_are_told() -> None:
+    torch.manual_seed(0)
+    model = nn.utils.parametrize.register_parametrization(nn.Linear(4, 5), "weight", nn.Dropout(0.5))
+    assert DRAWN in run(model, lambda m, b: m(b[0]).square().mean(), points, 3)
+
+
+FOR_ALL = [random.random, np.random.rand, partial(torch.rand, []), partial(torch.rand, [1])]
+FOR_EACH = [partial(np.random.rand, SIZE, 1), partial(torch.rand, [SIZE, 1]), partial(torch.rand, [SIZE, 4])]
+
+
+@pytest.mark.parametrize("draw", [*FOR_ALL, *FOR_EACH])
+def test_random_numbers_for_a_whole_batch_are_told(draw: Callable[[], object]) -> None:
+    torch.manual_seed(0)
+    assert (DRAWN in run(Skipping(draw), squared, points, 3)) == (draw in FOR_ALL)
+
+
+def test_what_is_shared_is_told_while_parameters_move() -> None:
+    """AdamW takes a tenth of a step from the latest gradient."""
+    for kind, told in ("one offset", True), ("nothing", False):
+        torch.manual_seed(0)
+        model = line()
+        optimizer, draws = torch.optim.AdamW(model.parameters(), lr=0.001), torch.Generator().manual_seed(3)
+        meter = NoiseScaleMeter(model, every=1, tell=lambda _: None)
+        for _ in range(320):
+            x, y, _ = shared(kind)(draws)
+            optimizer.zero_grad()
+            mse_loss(model(x), y * 3).backward()
+            meter.step()
+            optimizer.step()
+        assert (SHARED in meter.estimate().note) == told
+
+
+def sentences(draws: torch.Generator, length: int, least: int = 1) -> Tensor:
+    return torch.randint(least, 30, (SIZE, length), generator=draws)
+
+
+def padded(draws: torch.Generator) -> Tensor:
+    lengths = torch.randint(1, 9, (SIZE, 1), generator=draws)
+    return torch.where(torch.arange(8) < lengths, sentences(draws, 8), 0)[:, : int(lengths.max())]
+
+
+def masked(draws: torch.Generator, ratios: int) -> Tensor:
+    x, chances = torch.randn(SIZE, 6, generator=draws), torch.rand(SIZE, 6, generator=draws)
+    return x * (chances < torch.rand(ratios, 1, generator=draws))
+
+
+def centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def standardised(x: Tensor) -> Tensor:
+    return centred(x) / x.std(0)
+
+
+FIXED = torch.randn(SIZE, 6, generator=torch.Generator().manual_seed(5))
+INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
+    "one masking ratio": (lambda draws, _: masked(draws, 1), ALIKE),
+    "one number of masked words": (
+        lambda draws, _: sentences(draws, 8, least=5).index_fill_(
+            1, torch.arange(int(torch.randint(1, 8, (), generator=draws))), 1
+        ),
+        ALIKE,
+    ),
+    "one diffusion time": (lambda draws, _: torch.rand(1, generator=draws).expand(SIZE, 1), ALIKE),
+    "one length": (lambda draws, _: sentences(draws, int(torch.randint(3, 9, (), generator=draws))), ALIKE),
+    "normalised over the batch": (lambda draws, _: standardised(torch.randn(SIZE, 6, generator=draws) ** 3), NORMED),
+    "centred over the batch": (lambda draws, _: centred(5 + torch.randn(SIZE, 6, generator=draws)), NORMED),
+    "one batch in any order": (lambda draws, _: FIXED[torch.randperm(SIZE, generator=draws)], ""),
+    "a batch of all classes": (lambda draws, _: torch.randperm(SIZE, generator=draws)[:, None], ""),
+    "far from zero": (lambda draws, _: 1e4 + torch.randn(SIZE, 6, generator=draws), ""),
+    "padded to the longest": (lambda draws, _: padded(draws), ""),
+    "padded at the start": (lambda draws, _: padded(draws).flip(1), ""),
+    "a masking ratio for each": (lambda draws, _: masked(draws, SIZE), ""),
+    "data that drift": (lambda draws, step: torch.randn(SIZE, 6, generator=draws) + step / 10, ""),
+    "heavy tails": (lambda draws, _: torch.randn(SIZE, 6, generator=draws) ** 5, ""),
+    "the same everywhere": (lambda draws, _: torch.arange(6).expand(SIZE, 6), ""),
+    "a counter": (lambda draws, step: torch.full((SIZE, 1), float(step)), ""),
+    "a schedule": (lambda draws, step: torch.full((SIZE, 1), math.cos(step / 50)), ""),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
+    draw, told = INPUTS[name]
+    draws, batches = torch.Generator().manual_seed(7), SharedInputs()
+    for step in range(100):
+        batches.add([draw(draws, step)], torch.arange(SIZE)[:, None])
+    assert batches.told()[: len(told)] == told
+    assert bool(batches.told()) == bool(told), batches.told()
+
+
+def test_groups_that_belong_together_are_compared_as_one() -> None:
+    """Each prompt has four answers, and prompts are drawn independently."""
+    draws, batches, single = torch.Generator().manual_seed(7), SharedInputs(), SharedInputs()
+    for _ in range(400):
+        x = torch.randn(2, 6, generator=draws).repeat_interleave(4, 0)
+        batches.add([x], torch.arange(8).view(2, 4))
+        single.add([x], torch.arange(8)[:, None])
+    assert not batches.told()
+    assert ALIKE in single.told()
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_two_passes_over_the_same_examples_may_have_one_length_each(passes: int) -> None:
+    """As crops of two sizes have."""
+    torch.manual_seed(0)
+    model, count = nn.Sequential(nn.Conv1d(1, 2, 3), nn.AdaptiveAvgPool1d(1)), lambda args, kwargs: len(args[0])
+    meter = NoiseScaleMeter(model, every=1, tell=lambda _: None, **{"count": count} if passes == 2 else {})
+    for step in range(100):
+        x = torch.randn(SIZE, 1, 9)
+        model.zero_grad()
+        crops = [x, x[..., :5]] if passes == 2 else [x[..., : (9, 5)[step % 2]]]
+        torch.stack([model(crop).square().mean() for crop in crops]).sum().backward()
+        meter.step()
+    assert (ALIKE in meter.estimate().note) == (passes == 1)
+
+
+@pytest.mark.parametrize("ratio_of", ["a batch", "an example"])
+def test_a_masking_ratio_is_told_early_while_parameters_move(ratio_of: str) -> None:
+    """Its part of the signal, about a fifth, is too small for the products."""
+    torch.manual_seed(0)
+    model, draws = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), torch.Generator().manual_seed(3)
+    optimizer, said = torch.optim.AdamW(model.parameters(), lr=0.003), list[str]()
+    meter = NoiseScaleMeter(model, every=1, tell=said.append)
+    for _ in range(50):
+        x = torch.randn(SIZE, 6, generator=draws)
+        chances = torch.rand(SIZE, 6, generator=draws)
+        ratios = torch.rand(1 if ratio_of == "a batch" else (SIZE, 1), generator=draws)
+        optimizer.zero_grad()
+        mse_loss(model(x * (chances < ratios)), 1.5 * x[:, :1] + torch.randn(SIZE, 1, generator=draws)).backward()
+        meter.step()
+        optimizer.step()
+    assert (ALIKE in meter.estimate().note) == (ratio_of == "a batch")
+    assert len(said) == (ratio_of == "a batch")
