@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.noise_scale import NoiseScaleMeter
 
 SIZE, TOKENS, CLASSES = 12, 6, 5
+EXAMPLES = 16
 Batch = tuple[Tensor, Tensor, Tensor]  # Inputs, targets and, where there are tokens, which of them count
 
 
@@ -54,3 +55,29 @@ def run(
             (loss(model, part) if micros == 1 else loss(model, part, whole)).backward()
         meter.step()
     return meter.estimate().note
+
+
+def batch(seed: int) -> Tensor:
+    return torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def trained(
+    loss: Callable[[Tensor], Tensor],
+    source: str = "split",
+    of: Callable[[int], Tensor] = batch,
+    steps: int = 5,
+    **options,
+):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+    meter = NoiseScaleMeter(model, source=source, **options)
+    for step in range(steps):
+        loss(model(of(step))).backward()
+        plain = [parameter.grad.clone() for parameter in model.parameters()]
+        meter.step()
+        model.zero_grad()
+    return meter, plain
+
+
+def single(output: Tensor) -> Tensor:
+    return cross_entropy(output, output.detach().argmin(1), label_smoothing=0.1)
