@@ -27,7 +27,7 @@ from tests.cases import of_extensions
 from tests.factories import LRS, Truth, sweep
 from tests.kinds import kinds_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z,_]*\b|\.\.\.|\{|\\\|")

@@ -36,7 +36,7 @@ from sweeps.recipes import RECIPES
 from sweeps.running import patience
 from tests.cases import of_extensions
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 WORDS = {2: "two", 5: "five", 8: "eight", 10: "ten"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import fresh
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCKS = [
     (page.name, number, source)

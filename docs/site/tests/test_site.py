@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 MADE = {"atlas.md", "commands.md", "python.md", "results-folder.md", "tables.md"}  # Pages that only the site has
 
