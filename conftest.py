@@ -39,7 +39,7 @@ FORKING_FILES = (
     *("tests/noise_scale/test_distributed.py", "tests/noise_scale/sources/test_replicas.py"),
     "tests/integrations/test_ranks.py",
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
-    *("tests/test_cli.py", "docs/site/tests/test_docs.py", "tests/test_extensions.py"),
+    *("tests/test_cli.py", "tests/test_output.py", "docs/site/tests/test_docs.py", "tests/test_extensions.py"),
 )
 LOG_FILES = (
     "tests/analysis/read/importers/test_wandb.py",

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -20,14 +19,12 @@ from analysis.estimate.definitions import DEFINITIONS
 from analysis.figure_options import VENUES
 from analysis.formatting import number
 from analysis.read.importers import IMPORTERS
-from cbs import interrupts
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry import listed
 from cbs.registry.values import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
-from tests import fresh
 from tests.cases import of_extensions
 from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
@@ -511,73 +508,6 @@ def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, t
     assert not (tmp_path / "out").exists()
 
 
-TALKS = """
-import os
-from cbs import Choice
-from cbs.workloads import build_workload
-print("imported")
-def talks():
-    print("built")
-    os.chdir("/")
-    workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 50}))
-    model = workload.build_model
-    workload.build_model = lambda: print("number of parameters: 50") or model()
-    return workload
-def leaves():
-    raise SystemExit(0)
-"""
-
-
-def test_a_model_that_prints_and_goes_elsewhere_spoils_neither_the_answer_nor_the_folder(run, tmp_path, monkeypatch):
-    (tmp_path / "talks_here.py").write_text(TALKS)
-    monkeypatch.chdir(tmp_path)
-    asked = ("sweep", "--optim", "sgd", "--batch-sizes", "4,8", "--target", "0.4", "--dry-run", "--json", "-o", "out")
-    code, out, err = run(*asked, "--workload", "talks_here:talks")
-    assert code == 0, err
-    assert json.loads(out)["output"] == "out"
-    assert all(word in err for word in ("imported", "built", "number of parameters"))
-    assert Path.cwd() == tmp_path
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [(TALKS, "called sys.exit(0)"), ("raise SystemExit('usage')", "cannot import workload module 'ends': SystemExit")],
-)
-def test_a_model_that_ends_the_process_is_told(run, tmp_path, monkeypatch, source, said):
-    (tmp_path / "ends.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "ends", raising=False)
-    code, _, err = run("sweep", "--workload", "ends:leaves", "--optim", "sgd", "--dry-run", "-o", tmp_path / "out")
-    assert code == 2
-    assert said in err
-
-
-def test_what_is_closed_does_no_harm(tmp_path):
-    sweep(tmp_path / "there", batch_sizes=(4, 16), lrs=(1e-3,))
-    closed = "import os, sys; sys.stdin = sys.stdout = sys.stderr = None; os.closerange(0, 3); import cli; cli.main()"
-    answer = fresh.python(closed, ROOT, "analyze", str(tmp_path / "there"), "--figures", "none", "--resamples", "100")
-    assert answer.returncode == 0
-    assert (tmp_path / "there" / "analysis" / "report.json").exists()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
-def test_an_answer_that_finds_no_room_is_one_line():
-    with open("/dev/full", "w") as full:
-        words = [sys.executable, str(ROOT / "cli.py"), "--version"]
-        answer = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert answer.returncode == 2
-    assert answer.stderr == "cbs: cannot write the answer to standard output: No space left on device\n"
-
-
-def test_a_current_folder_that_is_gone_is_one_line(tmp_path):
-    (tmp_path / "gone").mkdir()
-    shell = f'cd {tmp_path}/gone; rmdir ../gone; exec "$@"'
-    words = [sys.executable, str(ROOT / "cli.py"), "status", str(tmp_path)]
-    answer = subprocess.run(["sh", "-c", shell, "sh", *words], capture_output=True, text=True, check=False)
-    assert answer.returncode == 2
-    assert answer.stderr == "cbs: the current folder is gone (No such file or directory); change to one that exists\n"
-
-
 def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
     arguments = ["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["!blocks.0.*"]']
     code, out, _ = run(*arguments)
@@ -629,74 +559,3 @@ def test_the_shell_completes_commands_and_flags(tmp_path):
             text=True,
         )
         assert answer.stdout.split() == [completed], answer.stderr
-
-
-def test_a_signal_during_the_first_imports_is_one_line():
-    code = """
-import signal, sys
-class Meanwhile:
-    def find_spec(self, name, *_):
-        if name == "typer":
-            signal.raise_signal(signal.SIGTERM)
-sys.meta_path.insert(0, Meanwhile())
-sys.argv = ["cbs", "sweep", "-o", "a b"]
-import cli
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (130, "cbs: stopped; to run it again: cbs sweep -o 'a b'\n")
-
-
-def test_what_c_says_can_be_discarded_without_what_python_says():
-    """While Ray starts, also where a line that moves on a terminal has taken the place of standard error."""
-    code = """
-import os, sys
-sys.argv = ["cbs"]
-import cli
-cli.open_streams()
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-os.write(2, b"of C")
-print("of Python", file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "of Python\n")
-
-
-def test_after_a_signal_the_process_leaves_before_python_takes_itself_apart():
-    """Threads that are then still in C code would abort it."""
-    code = """
-import atexit, signal, sys
-sys.argv = ["cbs", "sweep"]
-import cli
-
-class Module:
-    def __del__(self):
-        print("taken apart")
-
-cli.kept = Module()
-atexit.register(print, "cleaned up")
-atexit.register(signal.raise_signal, signal.SIGTERM)  # a second one
-cli.outcome = lambda: signal.raise_signal(signal.SIGTERM)
-cli.main()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
-    assert done.stderr == "cbs: stopped; to run it again: cbs sweep\n"
-
-
-def test_an_error_that_a_library_makes_of_a_signal_is_none(monkeypatch, run):
-    def imports(*_: object) -> None:
-        interrupts.rearm()
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt:
-            raise ImportError("numpy") from None
-
-    monkeypatch.setattr(cli, "application", imports)
-    code, _, err = run("sweep")
-    assert (code, err) == (130, "cbs: stopped; to run it again: cbs sweep\n")

@@ -2,20 +2,13 @@
 
 import atexit
 import contextlib
-import errno
-import itertools
-import json
 import math
 import os
-import re
-import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,18 +20,12 @@ import ray
 from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
 from cbs.compute import device
-from cbs.errors import ConfigError, ResultsError, Unfinished
+from cbs.errors import ConfigError, Unfinished
 from cbs.interrupts import _core, interrupted, rearm, signals_as_interrupt, uninterrupted
-from cbs.trial.store import Store
-from sweeps.folder.lock import described, lives
-from sweeps.running import access, cluster, scratch, tuning
-from sweeps.running.child import Child
+from sweeps.running import access, cluster, tuning
 from sweeps.running.cluster import Engine, EngineLost, PrestartedRay, connected, output_to_error
 from sweeps.running.resources import Resources, check_placement
-from sweeps.running.run import MAX_LOSSES, Runs, SweepRun
 from sweeps.running.tuning import MAX_ENGINES, run_search
-from sweeps.search.search import Search
-from tests.sweeps.simulation import small_sweep
 
 
 @pytest.mark.parametrize(
@@ -213,15 +200,6 @@ def test_a_ray_that_dies_after_the_last_sweep_is_not_started_again(monkeypatch, 
     assert capsys.readouterr().err.startswith("cbs: Ray has died after the last trial; nothing is lost: ")
 
 
-def test_a_sweep_that_cannot_be_chosen_is_told_though_ray_dies_too(monkeypatch):
-    mine = tuning_of(monkeypatch, [running([0])], Resources())
-    mine.problem = Told()
-    monkeypatch.setattr(tuning, "Tuning", lambda *_: mine)
-    monkeypatch.setattr(tuning.tune, "Tuner", lambda *_, **__: SimpleNamespace(fit=lambda: next(iter([]))))
-    with pytest.raises(Told):
-        tuning.tune_search(mine.runs, Resources())
-
-
 def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
     @contextlib.contextmanager
     def lost(*_: object):
@@ -338,264 +316,3 @@ def test_ray_takes_no_signal_over_as_it_starts_and_as_it_ends(monkeypatch):
         assert get(signal.SIGTERM) == ours
         engine.stop()
         assert get(signal.SIGTERM) == ours
-
-
-@pytest.fixture
-def asked(monkeypatch) -> list[dict[str, object]]:
-    """What Ray was asked for, which then fails."""
-    found: list[dict[str, object]] = []
-
-    def no_start(**options):
-        found.append(options | {"there": Path(options.get("_temp_dir", "/")).exists()})
-        raise RuntimeError("not today")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", no_start)
-    return found
-
-
-def test_a_private_ray_is_our_own_whatever_cluster_the_surroundings_name(monkeypatch, asked):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # as a job of a cluster has it
-    with pytest.raises(EngineLost, match="not today"), connected(Resources(workers=1)):
-        pytest.fail("nothing was started")
-    assert asked[0]["address"] == "local"
-    with pytest.raises(ConfigError, match=r"cannot reach Ray at 10\.0\.0\.1:6379"):
-        connected(Resources(address="10.0.0.1:6379")).__enter__()
-    assert asked[1]["address"] == "10.0.0.1:6379"
-
-
-def of_a_killed_sweep(parent: Path, **changes: object) -> Path:
-    """A folder for temporary files that its owner has left behind."""
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    folder = parent / f"cbs-ray-{gone.pid}-abcdefgh"
-    folder.mkdir()
-    (folder / "owner.json").write_text(json.dumps(described() | {"pid": gone.pid} | changes))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("changes", "stays"),
-    [
-        ({}, False),
-        ({"pid": os.getpid(), "born": "1"}, False),  # another process has the number of the dead one
-        ({"machine": "another"}, True),  # container or machine, in which the owner may live
-        ({"machine": None}, True),
-        (None, True),  # it is just being made
-    ],
-)
-def test_a_folder_is_only_removed_where_its_owner_is_dead_for_certain(monkeypatch, tmp_path, changes, stays):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = of_a_killed_sweep(tmp_path, **(changes or {}))
-    if changes is None:
-        (folder / "owner.json").unlink()
-    mine = scratch.temporary_folder()
-    scratch.remove_stale_folders()
-    assert folder.exists() is stays
-    assert mine.exists()
-    monkeypatch.setattr(os, "getuid", lambda: -1)  # another user
-    again = of_a_killed_sweep(tmp_path)
-    scratch.remove_stale_folders()
-    assert again.exists()
-    scratch.remove_folder(mine)
-    assert not mine.parent.exists()
-
-
-def test_where_the_table_of_processes_is_of_another_namespace_nobody_is_dead_for_certain(monkeypatch):
-    dead = {**described(), "born": "1"}
-    assert lives(dead) is False
-    monkeypatch.setattr(os, "readlink", lambda path: "1234567")
-    assert lives(dead) is None
-    assert lives(described()) is None
-
-
-def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
-    long = tmp_path / ("long" * 20)
-    long.mkdir()
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s") as name:
-        short = Path(name)
-        monkeypatch.setattr(scratch, "_SHORT", name)
-        monkeypatch.setattr(tempfile, "tempdir", str(long))
-        for parent in (long, short):
-            of_a_killed_sweep(parent)
-        with pytest.raises(EngineLost), connected(Resources(workers=1)):
-            pytest.fail("nothing was started")
-        assert Path(asked[0]["_temp_dir"]).parents[1] == short
-        assert asked[0]["there"]
-        longest = f"{asked[0]['_temp_dir']}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-        assert len(longest) <= scratch._MOST_SOCKET
-        assert [*long.iterdir(), *short.iterdir()] == []
-        monkeypatch.setattr(tempfile, "tempdir", name)
-        monkeypatch.setattr(scratch, "_SHORT", "/nowhere")
-        with pytest.raises(EngineLost), connected(Resources(workers=1)):
-            pytest.fail("nothing was started")
-        assert Path(asked[1]["_temp_dir"]).parents[1] == short
-
-
-def test_without_any_folder_for_temporary_files_it_is_one_line(monkeypatch):
-    def nowhere(*_: object, **__: object) -> str:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
-
-    for name in ("gettempdir", "mkdtemp", "TemporaryFile"):
-        monkeypatch.setattr(tempfile, name, nowhere)
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    with pytest.raises(ConfigError, match="No usable temporary directory found; set TMPDIR"):
-        connected(Resources(workers=1)).__enter__()
-    with pytest.raises(ResultsError, match=r"No usable temporary directory found \(set TMPDIR"):
-        Child()
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("where", [(ray, "init"), (tempfile, "mkdtemp")], ids=["ray", "folder"])
-def test_a_ray_that_has_no_room_is_not(monkeypatch, where, number):
-    def full(**options):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(*where, full)
-    room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
-    with room, connected(Resources(workers=1)):
-        pytest.fail("nobody is connected")
-
-
-@pytest.mark.parametrize(
-    ("name", "limit", "words"),
-    [
-        ("NOFILE", 32, "Ray needs 64 open files (ulimit -n), and this shell allows 32"),
-        ("NPROC", 180, "200 processes and threads (ulimit -u), and this shell allows 180"),
-        ("AS", 2 * 10**9, "3,000,000,000 bytes of address space"),
-        ("AS", resource.RLIM_INFINITY, None),
-        ("NPROC", 200, None),
-    ],
-)
-def test_limits_under_which_no_ray_lives_are_told_before_it_starts(monkeypatch, name, limit, words):
-    def found(which: int) -> tuple[int, int]:
-        return (limit if which == getattr(resource, f"RLIMIT_{name}") else 10**12,) * 2
-
-    monkeypatch.setattr(resource, "getrlimit", found)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    with pytest.raises(ConfigError, match=re.escape(words)) if words else contextlib.nullcontext():
-        Engine(Resources(workers=1)).stop()
-
-
-def test_a_ray_whose_workers_are_never_heard_ends_the_sweep_and_one_of_a_cluster_may_take_longer(monkeypatch):
-    monkeypatch.setattr(tuning, "check_home", lambda: None)
-    monkeypatch.setattr(tuning, "HOME_SECONDS", 0.0)
-    monkeypatch.setattr(tuning.time, "monotonic", lambda: 0.0)
-    for address, silent, fatal in (None, 300.0, True), (None, 298.0, False), ("auto", 1e6, False):
-        run = running([], heard=lambda config, place: None)
-        mine = tuning_of(monkeypatch, [run], Resources(address=address))
-        monkeypatch.setitem(tuning._runs, 7, mine)
-        mine.silent = 1e9
-        mine.check_home()
-        assert run.fatal is None  # nothing is out
-        mine.trials["a"] = mine.trials["b"] = SimpleNamespace(trial_id="t")  # type: ignore[assignment]
-        tuning.Queue(7).on_trial_result("a", {"where": [{}]})
-        mine.check_home()
-        assert run.fatal is None
-        mine.silent = silent
-        mine.check_home()
-        assert bool(run.fatal) is fatal
-        assert not fatal or "no worker of Ray was heard for 300 s; see " in run.fatal
-
-
-def test_a_trial_whose_worker_is_lost_goes_on_elsewhere_ten_times_and_then_ends_the_sweep(tmp_path):
-    run = SweepRun(Search(small_sweep()), Store(tmp_path), 1.0)
-    for losses in range(MAX_LOSSES + 1):
-        assert run.fatal is None, losses
-        started = run.next()
-        assert started is not None
-        run.lost(started[0])
-    assert "its worker was lost 11 times" in run.fatal
-
-
-def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
-    monkeypatch.delenv(tuning.PENDING, raising=False)
-    with tuning._started_together(4):
-        assert os.environ[tuning.PENDING] == "4"
-    assert tuning.PENDING not in os.environ
-    monkeypatch.setenv(tuning.PENDING, "9")
-    with tuning._started_together(4):
-        assert os.environ[tuning.PENDING] == "9"
-    assert os.environ[tuning.PENDING] == "9"
-
-
-@pytest.mark.parametrize(("asked", "most"), [(None, 3), (1, 1)])
-def test_tune_holds_no_more_trials_than_run_and_one_that_waits(monkeypatch, asked, most):
-    run = running(itertools.count())
-    monkeypatch.setitem(tuning._runs, 7, tuning_of(monkeypatch, [run], Resources(workers=asked), room=2))
-    handed = [tuning.Queue(7).suggest(str(number)) for number in range(5)]
-    assert [each is not None for each in handed] == [True] * most + [False] * (5 - most)
-
-
-def running(trials: Iterable[int], **more: Any) -> Any:
-    """A sweep with so many trials left, which are numbered."""
-    left = iter(trials)
-    search = SimpleNamespace(sweep=small_sweep(), workers=0)
-    run = SimpleNamespace(search=search, store=SimpleNamespace(root=Path()), silence=1.0, fatal=None, over=False)
-
-    def following() -> Any:
-        number = next(left, None)
-        return None if number is None else (SimpleNamespace(to_dict=lambda: number), None)
-
-    def take_in(config: Any, result: Any) -> None:
-        run.over = result["last"]
-
-    vars(run).update({"next": following, "take_in": take_in} | more)
-    return run
-
-
-def tuning_of(monkeypatch: pytest.MonkeyPatch, runs: list[Any], resources: Resources, room: int = 1) -> tuning.Tuning:
-    monkeypatch.setattr(tuning, "check_placement", lambda *_: room)
-    monkeypatch.setattr(Resources, "gpus_of_trial", lambda *_: 0.0)
-    return tuning.Tuning(Runs(each for each in runs), resources)
-
-
-class Told(Exception):
-    """A sweep that cannot be chosen."""
-
-
-def chosen(*runs: Any) -> Iterator[Any]:
-    yield from runs
-    raise Told
-
-
-def test_a_worker_that_is_idle_waits_for_the_next_sweep_and_ends_with_the_last(monkeypatch):
-    """Tune would end it, and another one takes seconds to start."""
-    first, second = running(range(3)), running(range(2))
-    mine = tuning_of(monkeypatch, [first, second], Resources(), room=2)
-    monkeypatch.setitem(tuning._runs, 7, mine)
-    queue, stop = tuning.Queue(7), tuning.StopWhenDone(7)
-    assert [queue.suggest(name)["trial"] for name in "abc"] == ["0", "1", "2"]
-    assert queue.suggest("x") is None
-    queue.on_trial_complete("a", {"status": "REACHED", "last": False})
-    assert queue.suggest("x") is None  # the worker takes the trial that waits
-    queue.on_trial_complete("b", {"status": "REACHED", "last": False})
-    assert queue.suggest("x")["trial"] is None
-    assert queue.suggest("y") is None
-    assert not stop("x", {})
-    queue.on_trial_complete("c", {"status": "REACHED", "last": True})
-    assert queue.suggest("d")["trial"] == "0"
-    assert mine.run is second
-    assert not stop("x", {})  # a worker is free
-    assert queue.suggest("e")["trial"] == "1"
-    assert [stop("x", {}), stop("d", {})] == [True, False]
-    queue.on_trial_complete("x", {"done": True})
-    for name, last in ("d", False), ("e", True):
-        queue.on_trial_complete(name, {"status": "REACHED", "last": last})
-    assert queue.suggest("f") == tuning.Searcher.FINISHED
-    assert (mine.runs.run, mine.problem) == (None, None)
-
-
-@pytest.mark.parametrize("why", ["other workers", "a problem", "fatal"])
-def test_a_sweep_that_these_workers_cannot_run_ends_the_experiment(monkeypatch, why):
-    first, second = running([0]), running([1], silence=2.0 if why == "other workers" else 1.0)
-    mine = tuning_of(monkeypatch, [first], Resources())
-    mine.runs = Runs(chosen(first, *([] if why == "a problem" else [second])))
-    assert mine.next("a")["trial"] == "0"
-    mine.back("a")
-    first.over, first.fatal = True, "it fails" if why == "fatal" else None
-    assert mine.next("b") == tuning.Searcher.FINISHED
-    assert mine.runs.run is {"other workers": second, "a problem": None, "fatal": first}[why]
-    assert isinstance(mine.problem, Told) == (why == "a problem")
-    assert mine.ended

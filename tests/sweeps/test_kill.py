@@ -28,7 +28,7 @@ from sweeps.running.scratch import remove_stale_folders
 from tests import fresh
 from tests.sweeps import faulty
 from tests.sweeps.alone import children_here, one_after_the_other, without_ray
-from tests.sweeps.test_cluster import of_a_killed_sweep
+from tests.sweeps.test_ray_folders import of_a_killed_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.

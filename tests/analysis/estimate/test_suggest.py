@@ -11,18 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
-import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import SUDDEN, Verdict, judge
-from analysis.estimate.draws import Break, draw
+from analysis.estimate.draws import Break
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.suggest import OPEN, Known, Suggestion, _beyond, suggest
-from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, STEP, Design
-from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
+from analysis.estimate.suggest import Known, Suggestion, _beyond, suggest
 from analysis.read.results import load
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
@@ -35,8 +31,6 @@ from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import UNRESOLVED, Sweep
-from tests.analysis.estimate.known import SIZES as WIDE
-from tests.analysis.estimate.known import known, noisy
 from tests.factories import LRS, Truth, sweep
 from tests.sweeps.simulation import simulate
 
@@ -331,182 +325,6 @@ def test_no_batch_sizes_beyond_those_that_missed_the_target(tmp_path: Path) -> N
     found = suggest(answer(tmp_path))
     assert found is not None
     assert min(found.batch_sizes) >= 4
-
-
-def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(
-        tmp_path,
-        "cbs sweep --optim adamw --recipe quick --precision .1 --max-time=2h --set adamw.eps=1e-6 -oout --json",
-        "cbs sweep --optim=muon --optim torch.adam --recipe quick --set muon.beta=0.9 --set torch.adam.eps=1 --dry-run",
-        "python other.py",
-    )
-    muon = Choice(name="muon", options={"beta": 0.9})
-    line = adding(Store(tmp_path).manifest(), tmp_path, muon, (4, 8), (0, 1), (1e-3, 0.5))
-    expected = "cbs sweep --recipe quick --optim 'muon(beta=0.9)' --batch-sizes 4,8 --seeds 0,1 --lrs 0.001,0.5"
-    assert line == f"{expected} --output {tmp_path}"
-    alone = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw", options={"eps": 1e-6}), (4,), (3,), None)
-    assert "--optim 'adamw(eps=1e-06)'" in alone
-    assert "--set" not in alone
-    assert "--precision" not in alone
-    assert "--max-time" not in alone
-    assert "--seeds 3," in alone
-    assert "muon" not in alone
-
-
-def test_a_variant_is_said_whole_whatever_settings_there_were(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(
-        tmp_path,
-        "cbs sweep --optim 'muon(nesterov=false)' --optim muon --set optimizer.native=false --set max_steps=9 "
-        "--set muon.momentum=.9",
-    )
-    variant = Choice(name="muon", options={"nesterov": False, "momentum": 0.9})
-    line = adding(Store(tmp_path).manifest(), tmp_path, variant, (4,), (0, 1), None)
-    assert line.startswith("cbs sweep --set max_steps=9 --optim 'muon(momentum=0.9, nesterov=false)' --batch-sizes 4")
-    assert "native" not in line
-
-
-def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --optim adamw --set lr_resolution=1.1 --set policy=once --from other")
-    searched, listed = (
-        adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0, 1), lrs) for lrs in (None, (1e-3,))
-    )
-    assert searched.startswith("cbs sweep --set lr_resolution=1.1 --from other --optim adamw")
-    assert listed.startswith("cbs sweep --optim adamw --batch-sizes 4")
-
-
-def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --json --optim adamw --batch-sizes 4..64")
-    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
-    expected = "cbs sweep --workers-per-trial 4 --set shard=true --optim adamw --batch-sizes 8 --seeds 0,1"
-    assert line == f"{expected} --output {tmp_path}"
-
-
-def test_every_option_without_a_value_is_known_as_one() -> None:
-    command = typer.main.get_command(cli.application("sweep")).commands["sweep"]  # type: ignore[attr-defined]
-    assert {name for each in command.params if each.is_flag for name in each.opts} <= {*SWITCHES, "--help", "-h"}
-
-
-def test_more_trials_of_a_width_are_not_those_of_all_widths(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    options = {"parametrization": "mup", "width": 32}
-    with_command(
-        tmp_path,
-        "cbs sweep --optim adamw --set 'policy=mine:Widths(16..128)' --set workload.parametrization=mup -o there",
-        protocol={"prune_factor": 1.3, "workload": {"name": "text", "options": options}},
-    )
-    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))
-    assert line.startswith(
-        "cbs sweep --set workload.parametrization=mup --set workload.width=32 --optim adamw --batch-sizes 8"
-    )
-
-
-@pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1]), (9, [2]), (1, []), (2, [1]), (16, [4])])
-def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: int, smaller: list[int]) -> None:
-    sweep(tmp_path, batch_sizes=(first,), seeds=3, growth=1.3)
-    assert Known(answer(tmp_path)).sides(OPEN)[0] == smaller
-
-
-@pytest.mark.parametrize(("exchange", "added"), [(0.125, 2), (1.0, None), (8.0, 512)])
-def test_with_an_exchange_rate_of_ones_own_its_least_product_is_looked_for(
-    tmp_path: Path, exchange: float, added: int | None
-) -> None:
-    sweep(tmp_path, {"adamw": Truth(noise=0.03)}, batch_sizes=(8, 32, 128), seeds=3)
-    config = AnalysisConfig(resamples=300, options={"least_product": {"exchange": exchange}})
-    found = suggest(answers(load(tmp_path), config, noise=False)[0])
-    assert found is not None
-    assert (added in found.batch_sizes) if added else {*found.batch_sizes} <= {8, 16, 32, 64, 128}
-
-
-def test_imported_runs_have_no_command(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --recipe quick")
-    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None)
-    with_command(tmp_path, "cbs sweep --recipe quick", imported={"from": "table.csv"})
-    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None) == ""
-
-
-def test_other_commands_are_not_taken_for_a_sweep() -> None:
-    assert parsed("cbs analyze results") is None
-    assert parsed("") is None
-    assert parsed("cbs sweep --seeds=3 -o a") == [("--seeds", "3"), ("--output", "a")]
-
-
-def design(seeds: int = 3, own: float = 0.04, common: float = 0.0, sizes: np.ndarray = WIDE) -> Design:
-    values = noisy(np.random.default_rng(0), own, seeds, common)[np.isin(WIDE, sizes)]
-    return Design(draw(sizes.tolist(), known(values), 800, 0))
-
-
-def new(seed: int, sizes: np.ndarray = WIDE) -> list[tuple[int, int]]:
-    return [(int(size), seed) for size in sizes]
-
-
-@pytest.mark.parametrize("common", [0.0, 0.07])
-@pytest.mark.parametrize("sizes", [WIDE, WIDE[3:6]])
-def test_the_design_predicts_how_much_a_further_seed_narrows(common: float, sizes: np.ndarray) -> None:
-    """Over 12 sweeps, whose draws are made again with one more seed at all or some batch sizes; that a
-    smoother curve is learned from it, too, is not foreseen."""
-    expected, realised = [], []
-    for index in range(12):
-        values = noisy(np.random.default_rng(index), 0.04, 4, common)
-        values[~np.isin(WIDE, sizes), 3:] = np.nan
-        before, after = (Design(draw(WIDE.tolist(), known(part), 800, 0)) for part in (values[:, :3], values))
-        expected.append(before.width(new(3, sizes)))
-        realised.append(float(after.places.std() / before.places.std()))
-    assert np.exp(np.mean(np.log(expected))) == pytest.approx(np.exp(np.mean(np.log(realised))), rel=0.2)
-
-
-def test_the_more_runs_the_narrower_and_what_is_far_tells_little() -> None:
-    found = design()
-    widths = [found.width(cells) for cells in ([], new(3), [*new(3), *new(4)])]
-    assert widths == sorted(widths, reverse=True)
-    assert (widths[0], widths[2] < 0.95) == (1.0, True)
-    near, far = (
-        math.log(found.width([(size, seed) for seed in (3, 4, 5)])) / found.examples(size) for size in (32, 512)
-    )
-    assert near < far / 5
-    # what all seeds of a batch size share no further seed removes
-    rough = Design(draw(WIDE.tolist(), known(noisy(np.random.default_rng(0), 0.01), variance=0.05**2), 800, 0))
-    assert rough.width([*new(3), *new(4)]) > 0.97
-
-
-def test_a_known_seed_tells_the_shape_at_one_batch_size_and_a_new_one_hardly() -> None:
-    """Where seeds share most of their noise."""
-    apart = design(common=0.1, own=0.02, sizes=WIDE[[0, 1, 2, 4, 5, 6, 7]])
-    assert apart.draws.shared > 0.6
-    assert apart.width([(16, 0), (16, 1), (16, 2)]) < apart.width([(16, 7), (16, 8), (16, 9)]) - 0.01
-
-
-def test_the_choice_meets_its_goal_or_stops_at_the_most() -> None:
-    found = design(own=0.08)
-    following = {int(size): range(3, 15) for size in WIDE}
-    chosen = found.most_for_its_cost(following)
-    assert 1 <= len(chosen) <= MOST
-    assert len(set(chosen)) == len(chosen)
-    assert len(chosen) == MOST or found.width(chosen) <= GOAL < found.width(chosen[:-1])
-    assert found.most_for_its_cost({8: ()}) == []
-    few = found.most_for_its_cost(following, goal=0.99)
-    assert len(few) < len(chosen)
-    assert len(found.most_for_its_cost(following, goal=0.99, least=len(few) + 2)) == len(few) + 2
-
-
-def test_an_answer_that_is_narrow_already_can_be_narrowed_further(tmp_path: Path) -> None:
-    """As a verdict other than its width may ask for it."""
-    healthy(tmp_path, seeds=2)
-    found = suggest(answer(tmp_path), goal=5.0)
-    assert found is not None
-    assert "narrow the interval most per example" in found.reasons[0]
-
-
-def test_a_new_batch_size_is_dearer_by_its_search() -> None:
-    found = design()
-    known, unknown = found.cost([(32, 3)]), found.cost([(48, 3)])
-    assert found.examples(32) < known == pytest.approx(found.examples(32) * (1 + STEP / 32))
-    assert unknown == pytest.approx(SEARCH * found.examples(48) * (1 + STEP / 48))
-    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((SEARCH + 1) * found.examples(48) * (1 + STEP / 48))
 
 
 def test_a_target_of_another_value_keeps_the_own_one_of_the_sweep(tmp_path: Path) -> None:

@@ -2,21 +2,16 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -31,8 +26,7 @@ from analysis.formatting import with_interval
 from analysis.present import style
 from analysis.present.figures import FIGURES, TOGETHER, Picture, figures_of, pictures
 from analysis.present.findings import Analysis
-from analysis.present.style.labels import MOST_INSIDE
-from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
+from analysis.present.style.scales import width, wrapped, wrapped_apart
 from analysis.questions.analyze.figures.steps import EVEN
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
@@ -256,160 +250,6 @@ def test_files_of_several_targets_are_told_apart(sketches: dict[str, Figure], tm
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
     files = {path.name for path in present.write(analyze(tmp_path, QUICK, targets=[2.4, 2.8]), tmp_path / "analysis")}
     assert {"steps-validation_loss_below_2.4.pdf", "steps-validation_loss_below_2.8.pdf"} <= files
-
-
-@given(st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=9), st.floats(0.01, 0.11))
-def test_labels_never_overlap(positions: list[float], gap: float) -> None:
-    placed = style.spread(positions, gap)
-    assert np.all(np.diff(np.sort(placed)) >= gap * 0.98)
-    order = np.argsort(positions, kind="stable")
-    assert np.all(np.diff(placed[order]) >= 0)
-
-
-def test_tick_labels_are_plain() -> None:
-    values = (0.001, 0.25, 8, 256, 4096, 16384, 20000, 65536, 12345, 3e6, 2e9)
-    labels = ["0.001", "0.25", "8", "256", "4096", "16k", "20k", "64k", "12345", "3M", "2G"]
-    assert [style.plain(value) for value in values] == labels
-
-
-def test_the_style_is_the_same_whatever_the_user_has_set() -> None:
-    with style.style():
-        before = dict(matplotlib.rcParams)
-    with matplotlib.rc_context({"lines.linewidth": 9.0, "axes.grid": True, "axes.spines.top": True}), style.style():
-        assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.parametrize(("low", "high"), [(1.2, 900.0), (90.0, 150.0), (1e-4, 3e-2)])
-def test_ticks_are_round_numbers_of_the_axis_as_it_is_drawn(low: float, high: float) -> None:
-    with style.style():
-        axes = style.grid(1)[1][0]
-        style.log_axes(axes, [0.1, 10.0], [1.0, 10.0], "x", "y")
-        axes.set_xlim(low, high)
-        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
-    assert 2 <= len(ticks) <= 6
-    assert all(float(f"{tick:.1e}") == pytest.approx(tick) for tick in ticks)
-
-
-def test_a_long_key_stands_below_the_axes() -> None:
-    from matplotlib.lines import Line2D
-
-    with style.style():
-        figure, (axes,) = style.grid(1)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlim(1, 10)
-        axes.set_ylim(1, 10)
-        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(MOST_INSIDE + 1)]
-        style.key(axes, handles, pd.Series([1.0, 9.0]), pd.Series([2.0, 3.0]))
-        figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-    assert axes.get_ylim() == (1, 10)
-
-
-def test_a_key_below_has_as_many_columns_as_fit() -> None:
-    from matplotlib.lines import Line2D
-
-    for label, least, most in (
-        ("adamw  39.8 [28.5, 53.1]", 0.1, 0.25),
-        ("a much longer name  39.8 [28.5, 53.1]", 0.25, 0.4),
-    ):
-        with style.style():
-            figure, _ = style.grid(1)
-            style.below(figure, [Line2D([], [], label=f"{label}{' ' * index}") for index in range(8)], title="B")
-            figure.draw_without_rendering()
-        (legend,) = figure.legends
-        box = legend.get_window_extent()
-        assert box.width <= figure.bbox.width
-        assert least < box.height / figure.bbox.height < most
-
-
-@pytest.mark.parametrize("sizes", [[2**k for k in range(2, 10)], [2**k for k in range(21)], [4, 1000, 1024, 1100], [8]])
-def test_batch_sizes_are_ticks_where_their_labels_fit(sizes: list[int]) -> None:
-    with style.style():
-        figure, (axes,) = style.grid(1)
-        table = pd.DataFrame({"batch_size": sizes, "example_unit": "sequence", "tokens_per_example": 32.0})
-        style.batch_axes(axes, table, [1.0, 10.0], "steps", table["batch_size"])
-        figure.draw_without_rendering()
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
-    assert set(axes.get_xticks()) <= set(sizes)
-    assert len(axes.child_axes) == (len(sizes) > 1)
-    assert len(boxes) == len(sizes) if len(sizes) in (1, 8) else 1 < len(boxes) < len(sizes)
-    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
-
-
-# Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",
-# IEEE TVCG 15(6), severity 1.0, on linear RGB; every row keeps white white.
-MACHADO = {
-    "none": np.eye(3),
-    "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-}
-# A just noticeable difference is 2.3 for large patches (Mahy et al. 1994); marks of a few points need several times it.
-DISTINCT = 15.0
-
-
-def _linear(colour: str) -> np.ndarray:
-    channels = np.asarray(to_rgb(colour))
-    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-
-
-def _lab(linear: np.ndarray) -> np.ndarray:
-    """CIELAB (CIE 15:2004) of linear sRGB under D65."""
-    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
-    xyz = np.array(to_xyz) @ np.clip(linear, 0, 1) / (0.95047, 1.0, 1.08883)
-    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-@pytest.mark.parametrize("sight", MACHADO)
-def test_colours_are_told_apart_by_colour_blind_eyes(sight: str) -> None:
-    np.testing.assert_allclose(MACHADO[sight].sum(axis=1), 1.0, atol=1e-5)
-    seen = [_lab(MACHADO[sight] @ _linear(colour)) for colour in style.COLOURS]
-    gaps = [np.linalg.norm(one - other) for index, one in enumerate(seen) for other in seen[:index]]
-    assert min(gaps) >= DISTINCT
-
-
-def test_without_colour_twenty_optimizers_differ_in_marker_or_dashes() -> None:
-    names = [f"optimizer {index}" for index in range(20)]
-    assert len({(look.marker, str(look.dashes)) for look in style.looks(names).values()}) == 20
-    assert len({(look.marker, look.colour) for look in style.looks(names).values()}) == 20
-
-
-def test_batch_sizes_grow_darker() -> None:
-    shades = style.shades([2, 8, 32, 128])
-    lightness = [_lab(_linear(shades[size]))[0] for size in sorted(shades)]
-    assert np.all(np.diff(lightness) < -5)
-
-
-@pytest.mark.parametrize("colour", [*style.COLOURS, style.GREY, style.ALERT, "#ffffff", "#ffff00"])
-def test_words_in_a_colour_can_be_read_on_white(colour: str) -> None:
-    red, green, blue = _linear(ink(colour))
-    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= CONTRAST - 0.05  # rounded to 8 bits
-
-
-@given(st.text(alphabet="ab_,=( 0.$", min_size=1, max_size=90), st.floats(0.3, 3.0), st.integers(1, 3))
-def test_wrapped_text_fits_and_keeps_both_ends(text: str, inches: float, lines: int) -> None:
-    found = wrapped(text, inches, 7, lines=lines).split("\n")
-    assert len(found) <= lines
-    assert all(width(line, 7) <= inches + 1e-9 for line in found)
-    packed, whole = "".join("".join(found).split()), "".join(text.split())
-    if "…" not in packed:
-        assert packed == whole or not whole
-    else:
-        start, _, end = packed.partition("…")
-        assert whole.startswith(start)
-        assert whole.endswith(end)
-
-
-def test_names_are_drawn_as_they_stand() -> None:
-    assert literal("a$b$") == r"a\$b\$"
-    assert literal("_a") == " _a"
-    assert literal("a_b") == "a_b"
 
 
 @pytest.mark.usefixtures("whole_figures")
