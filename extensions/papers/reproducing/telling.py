@@ -28,6 +28,7 @@ from sweeps.outlook.price import PEAK, UTILISATION, accelerator_hours, count_par
 from sweeps.outlook.remaining import outlook
 
 WIDTH = 110
+LEAST_HOURS = 0.01  # Runs shorter than this on an accelerator are made on a processor, and hours say nothing of them
 
 
 def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
@@ -56,23 +57,26 @@ def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
 
 
 def price_lines(prices: Sequence[RunPrice], rate: float) -> Iterator[str]:
-    """Yield the cost of every run, and the total."""
+    """Yield the cost of every run, and the total; in accelerator hours where they are not mere seconds."""
+    known = [hours for each in prices if (hours := each.hours(rate)) is not None]
+    long = sum(known) >= LEAST_HOURS
     for each in prices:
         published = "" if each.published is None else f" (published: {number(each.published)})"
         amounts = [f"{each.trials} trials", f"{number(each.examples)} examples"]
         if each.tokens is not None and each.flops is not None:
             amounts += [f"{number(each.tokens)} tokens", f"{number(each.flops)} FLOPs"]
-            amounts.append(f"{number(each.hours(rate))} accelerator hours")
+            amounts += [f"{number(each.hours(rate))} accelerator hours"] if long else []
         yield from _wrapped(
             f"run {each.run:<8}", f"{number(each.parameters)} parameters{published}: {', '.join(amounts)}"
         )
-    known = [hours for each in prices if (hours := each.hours(rate)) is not None]
-    if known:
+    if long:
         yield f"in all      {number(sum(known))} accelerator hours"
+    if known:
+        hours = f" hours at {rate / 1e12:g} TFLOP/s;" if long else ""
         yield from _wrapped(
             "            ",
-            f"FLOPs are 6 N D for N parameters in all and D tokens; hours at {rate / 1e12:g} TFLOP/s; evaluations are "
-            "not included, and the search is assumed to add as many trials as usual",
+            f"FLOPs are 6 N D for N parameters in all and D tokens;{hours} evaluations are not included, and the "
+            "search is assumed to add as many trials as usual",
         )
     if len(known) < len(prices):
         yield "            no FLOPs are given for runs whose examples have no tokens, as 6 N D does not hold there"

@@ -252,6 +252,14 @@ def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
     assert rows[0]["accelerator_hours"] == pytest.approx(rows[0]["flops"] / (989e12 * 0.4) / 3600)
 
 
+def test_a_dry_run_of_minutes_on_a_processor_names_no_hours_of_an_accelerator(run: Run) -> None:
+    code, out, _ = run("reproduce", "merit-gpt2", "--dry-run")
+    assert code == 0
+    assert "FLOPs" in out
+    assert "accelerator" not in out
+    assert "TFLOP/s" not in out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
