@@ -114,7 +114,7 @@ def compute_heat(result: Budgets) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "batch_size", "lr", "value", "worse", "best"])
 
 
-@figure("budget_heat", of=Budgets, compute=compute_heat, panel="panel")
+@figure("budget_heat", of=Budgets, compute=compute_heat, panel="panel", main=False)
 def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a cell per learning rate, lighter if the loss is nearer to the best of all, with the best of every size
     boxed, crossed out if a run diverged, and white if none was run."""
@@ -153,7 +153,7 @@ def compute_basin(result: Budgets) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "basin_width"])
 
 
-@figure("budget_basin", of=Budgets, compute=compute_basin, panel="panel")
+@figure("budget_basin", of=Budgets, compute=compute_basin, panel="panel", main=False)
 def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
     """Draw the ratio of the learning rates that do as well as the best of the batch size, within the margin."""
     label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"

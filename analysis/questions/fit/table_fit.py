@@ -27,6 +27,7 @@ from analysis.read import cells
 from analysis.read.cells import shown
 from analysis.read.groups import Group
 from analysis.read.table import Sheet, read_table
+from analysis.read.titles import doubt, factors, of_part, whole_batch, with_products
 from cbs.errors import ConfigError, DataError
 from cbs.registry.choices import Choice
 from cbs.trial.record import TrialStatus
@@ -121,7 +122,7 @@ def fit_table(
     """
     if unit is not None and not (unit.strip() and unit.isprintable()):
         raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
-    name, rows, unused = read(source, columns)
+    name, rows, unused = read(source, columns, unit or "tokens")
     notes = [f"columns that are not used: {', '.join(unused)}"] if unused else []
     if unit is None:
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
@@ -263,7 +264,7 @@ def _curve(row: pd.Series) -> str:
 
 
 def read(
-    source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
+    source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None, unit: str = "tokens"
 ) -> tuple[str, pd.DataFrame, list[str]]:
     """Read and check a table; the arguments are as for :func:`analysis.questions.fit.table_fit.fit_table`.
 
@@ -278,12 +279,20 @@ def read(
         DataError: if a row cannot be used; the message names table, row and remedy.
         ConfigError: if ``columns`` names a title that does not exist, or an unknown column.
     """
-    table = read_table(source)
-    titles = table.titled(_CELLS, columns or {})
+    given = columns or {}
+    whole = read_table(source)
+    table = with_products(whole, given.values())
+    titles = table.titled(_CELLS, given)
     for name in REQUIRED:
         table.need(titles[name], _remedy(name, table.columns))
+    doubts = [doubt(name, title, unit) for name, title in given.items()]
+    if given.get("batch_size") != "batch_size":
+        doubts.append(of_part(titles["batch_size"], table.columns))
+    if words := next(filter(None, doubts), ""):
+        raise DataError(f"{table.name}: {words}" + " with --unit tokens" * words.endswith("say so"))
     titles = {name: title for name, title in titles.items() if title in table.columns}
-    unused = [title for title in table.columns if title and title not in titles.values()]
+    used = {name for title in titles.values() for name, _ in [(title, 1), *factors(title, whole.columns)]}
+    unused = [title for title in table.columns if title and title not in used]
     for title in unused:
         if title.lower() in _ENDS and len({str(cell) for cell in table.columns[title]}) > 1:
             raise DataError(
@@ -303,7 +312,10 @@ def _remedy(name: str, titles: Mapping[str, Any]) -> str:
     near = [lower[word] for word in (*_UNLIKE[name], *get_close_matches(name, lower, n=1, cutoff=0.6)) if word in lower]
     trained = [lower[word] for word in _TRAINED_ON if word in lower and name == "steps"]
     if trained and not near:
-        return f"if {shown(trained[0])} is what was trained on until the target, divide it by the batch size, as steps"
+        said = f"{shown(trained[0])} is what was trained on until the target"
+        return f"if {said}, pass --column 'steps={trained[0]}/batch_size'"
+    if name == "batch_size" and (whole := whole_batch(titles)):
+        return f"if {meaning} are the product, pass --column 'batch_size={whole}'"
     if not near:
         return f"pass --column {name}=NAME for the column that holds {meaning}"
     unit = ", and --unit for what is counted" if name == "batch_size" else ""

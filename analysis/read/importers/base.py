@@ -16,11 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from analysis.formatting import flat
 from analysis.quantities import Array
 from analysis.read import cells
 from analysis.read.importers.files import below
 from analysis.read.importers.settings import AXES, CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, of_rows
+from analysis.read.titles import factors, is_column, of_part, product, with_products
 from cbs.errors import ConfigError, DataError
 from cbs.registry import Registry
 
@@ -166,6 +168,11 @@ def run_of(
         about: further attributes of :class:`ImportedRun`.
     """
     unit, title = axis or settings.axis("step")
+    table = with_products(table, settings.columns.values())
+    size = settings.columns.get("batch_size", "batch_size" if named else "")
+    asked_for = settings.columns.get("batch_size") != "batch_size" and size in table.columns
+    if asked_for and (words := of_part(size, table.columns)):
+        raise DataError(f"{table.name}: {words}")
     if (said := _AGAINST.fullmatch(settings.measured)) and unit == "step" and not {*AXES} & settings.columns.keys():
         against = (said[2] or said[3]).lower()
         counts = "tokens" if against == "tokens" else "examples"
@@ -186,7 +193,7 @@ def run_of(
     known_facts, config = dict(facts or {}), about.get("config") or {}
     for each in ("run", *FACTS):
         theirs = settings.columns.get(each, each if named else CONFIG)
-        asked = each in settings.columns and theirs not in settings.listed
+        asked = each in settings.columns and not is_column(theirs, settings.listed)
         if theirs.startswith(CONFIG) or (each == "run" and named) or not (theirs in table.columns or asked):
             continue
         keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
@@ -223,6 +230,9 @@ def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:
 
 def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
     """Look up a setting by ``config.KEY``; the key may lead through several levels, joined with dots."""
+    known = {f"{CONFIG}{key}": value for key, value in flat(config)}
+    if parts := factors(title, known):
+        return product(parts, lambda part: known[part])
     value = _setting(config, title.removeprefix(CONFIG).split("."))
     if isinstance(value, Mapping | list):
         raise DataError(f"{run}: {title} is not a single value; name one below it")

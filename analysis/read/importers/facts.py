@@ -5,6 +5,7 @@ a table of runs, the run's name, and constants. These must not contradict one an
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,8 @@ from analysis.read import cells
 from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.importers.words import by_status, settled
-from analysis.read.table import Sheet, read_table
+from analysis.read.table import Sheet
+from analysis.read.titles import of_part, whole_batch
 from cbs.errors import ConfigError, DataError
 
 REQUIRED = ("batch_size", "optimizer", "lr")
@@ -23,8 +25,6 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "workload": "imported", "parameters": Non
 _NUMBERS = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NUMBERS}
 _SHOWN = 3
-_ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
-"""Patterns of the names of settings that split a batch into passes, and of settings that count all of them."""
 _NAMED = {"batch_size": ("batch_size",), "optimizer": ("optimizer",), "lr": ("lr", "learning_rate")}
 _WAYS = (
     "give it in a column of the source (--column batch_size=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names "
@@ -55,8 +55,10 @@ def facts_of(
         run_facts.append(_agreed(run, origins))
     runs, run_facts = by_status(runs, run_facts, settings, notes)
     _require(runs, run_facts)
-    if "batch_size" in asked and not _WHOLE_BATCH.search(asked["batch_size"]):
-        notes += _of_one_pass(runs, asked["batch_size"])
+    for run in runs if "batch_size" in asked else ():
+        values = {f"{CONFIG}{key}": [value] for key, value in flat(run.config)}
+        if words := of_part(asked["batch_size"], values):
+            raise DataError(f"run {run.name}: {words}")
     if settings.batch_unit == "tokens":
         run_facts = [_in_examples(run, facts, settings) for run, facts in zip(runs, run_facts, strict=True)]
     return runs, [DEFAULTS | facts for facts in run_facts]
@@ -79,18 +81,6 @@ def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -
     return {name: value for name, (value, _) in facts.items()}
 
 
-def _of_one_pass(runs: Sequence[ImportedRun], title: str) -> list[str]:
-    """Return a note if the settings that gave the batch sizes also say that gradients were accumulated."""
-    for run in runs:
-        for key, count in flat(run.config):
-            if _ACCUMULATION.search(key) and re.fullmatch(r"\d+", str(count), re.ASCII) and int(count) > 1:
-                return [
-                    f"{key} is {count} in run {run.name}: batch sizes count the examples of an update; if {title} "
-                    "counts those of one pass, they are too small by this factor: give the product with --runs FILE"
-                ]
-    return []
-
-
 def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]) -> None:
     missing: dict[tuple[str, ...], list[str]] = {}
     for name in REQUIRED:
@@ -102,16 +92,17 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
         if without
     ]
     if lacking:
-        keys = [key for key, _ in flat(runs[0].config)]
+        keys = [*(f"{CONFIG}{key}" for key, _ in flat(runs[0].config)), *runs[0].metrics]
         held = {
-            name: [key for key in keys if key.rsplit(".", 1)[-1].lower() in words] for name, words in _NAMED.items()
+            name: [key for key in keys if re.split("[./]", key)[-1].lower() in words] for name, words in _NAMED.items()
         }
+        held["batch_size"] = held["batch_size"] or [each for each in [whole_batch(keys)] if each]
         asked = [
-            f"--column {name}={CONFIG}{held[name][0]}"
+            f"--column {shlex.quote(f'{name}={held[name][0]}')}"
             for name in REQUIRED
             if len(held[name]) == 1 and any(name not in facts for facts in run_facts)
         ]
-        stored = f"if the runs' own settings say it, pass {' '.join(asked)}; or " if asked else ""
+        stored = f"if its own settings or columns say it, pass {' '.join(asked)}; or " if asked else ""
         raise ConfigError(f"not known: {'; '.join(lacking)}; {stored}{_WAYS}")
 
 
@@ -134,7 +125,7 @@ def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
     """Return the row of ``--runs`` for every run; empty if it has none."""
     if settings.runs is None:
         return [{} for _ in runs]
-    table = read_table(settings.runs)
+    table, settings = settled(settings.runs, settings)
     rows = _rows(table, settings)
     owners = Counter(name for run in runs for name in run.names)
     listed = []
@@ -152,7 +143,6 @@ def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
 
 def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
     """Return what the table says about each run, by the name of the run."""
-    settings = settled(table, settings)
     titles = {name: settings.columns.get(name, name) for name in ("run", *FACTS)}
     titles = {name: title if title in table.columns else name for name, title in titles.items()}
     column = titles.pop("run")

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from cbs.trial.store import MANIFEST
 
 AUTO = "auto"
 _SHOWN = 5
+_SCALE = 10.0  # Ratio of a metric to its target from which they seem to have different units, such as percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,13 +248,23 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
             f"in {plural(cleaning['restarted'], 'run')} the step counter starts again: if it did so when "
             "training was resumed, two curves are mixed; give an axis that continues"
         )
-    ends = [
-        (finite[0], finite[-1])
+    curves = [
+        values
         for result in results
-        if (finite := [each.value for each in result.evaluations if each.step > 0 and math.isfinite(each.value)])
+        if len(values := [each.value for each in result.evaluations if each.step and math.isfinite(each.value)]) > 1
     ]
     target = results[0].config.target
-    worse = sum(target.distance(last) > target.distance(first) for first, last in ends)
-    if worse > len(ends) / 2:
+    worse = sum(target.distance(values[-1]) > target.distance(values[0]) for values in curves)
+    if worse > len(curves) / 2:
         side = target.direction
-        yield f"{target.metric} gets worse along {worse} of {len(ends)} runs: is {side} the right direction?"
+        yield f"{target.metric} gets worse along {worse} of {len(curves)} runs: is {side} the right direction?"
+    best = [min(map(target.distance, values)) for values in curves]
+    past = all(target.distance(values[0]) <= 0 for values in curves)
+    ratio = abs(statistics.median(values[-1] for values in curves) / target.value) if best and target.value else 1.0
+    if (past or min(best, default=0.0) > 0) and not 1 / _SCALE < ratio < _SCALE:
+        known = [value for values in curves for value in values]
+        how = "every run is past" if past else "no run reaches"
+        yield (
+            f"{how} the target {target.value:g}{' when first measured' * past}: {target.metric} is {min(known):.4g} to "
+            f"{max(known):.4g}; is it in the unit of the target?"
+        )

@@ -10,6 +10,7 @@ from typing import Any
 from analysis.formatting import shown
 from analysis.read import cells
 from analysis.read.table import header_of
+from analysis.read.titles import doubt, parts_of
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
@@ -22,7 +23,6 @@ AXES = ("step", "examples", "tokens")
 
 CONFIG = "config."  # Prefix that refers to a key of the run's settings instead of a column
 
-_EPOCHS = re.compile(r"(.*[/._ ])?epochs?([/._ ]?(id|num|index))?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")
 _ASKED = {
     "metric": "--metric NAME",
@@ -118,11 +118,11 @@ class Settings:
         axes = [name for name in AXES if name in self.columns]
         if len(axes) > 1:
             raise ConfigError(f"--column gives {' and '.join(axes)}; a curve has one axis")
-        if self.examples_per_epoch is None and _EPOCHS.fullmatch(self.columns.get("step", "")):
-            raise ConfigError(
-                f"--column step={self.columns['step']}: by its name it counts epochs, which have fewer updates the "
-                "larger the batch is: name a column of updates, or say how long an epoch is with --examples-per-epoch N"
-            )
+        unit = "tokens" if self.batch_unit == "tokens" else f"{self.example_unit}s"
+        for name, title in self.columns.items():
+            if (words := doubt(name, title, unit)) and not (name == "step" and self.examples_per_epoch):
+                instead = " with --batch-unit tokens --tokens-per-example N" * words.endswith("say so")
+                raise ConfigError(words + instead)
         if self.examples_per_epoch is not None and axes not in ([], ["step"]):
             raise ConfigError(f"--examples-per-epoch is for an axis of epochs, and --column gives one of {axes[0]}")
         for word, meant in self.statuses.items():
@@ -150,7 +150,7 @@ class Settings:
     def fact_columns(self) -> list[str]:
         """Titles of the columns from which facts, and the name of a run, are to be read."""
         theirs = dict.fromkeys(self.columns[name] for name in ("run", *FACTS) if name in self.columns)
-        return [title for title in theirs if not title.startswith(CONFIG)]
+        return [part for title in theirs if not title.startswith(CONFIG) for part in parts_of(title)]
 
     @functools.cached_property
     def listed(self) -> list[str]:

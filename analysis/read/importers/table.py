@@ -14,7 +14,8 @@ from analysis.read.importers.base import ANY_TABLE, COLUMNS, IMPORTERS, Claim, I
 from analysis.read.importers.logs import on_any_axis
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.importers.words import settled
-from analysis.read.table import Sheet, header_of, read_table, table_paths
+from analysis.read.table import Sheet, header_of, table_paths
+from analysis.read.titles import is_column
 from cbs.errors import DataError
 
 _FEW = 5
@@ -38,8 +39,7 @@ class LongTable(Importer):
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield the runs of one table, or of all tables in a folder; a run must not continue in another table."""
         for path in table_paths(Path(source)):
-            table = read_table(path)
-            settings = settled(table, settings)
+            table, settings = settled(path, settings)
             names = pd.Series(_names(table, settings))
             for name, chosen in names.groupby(names, sort=False):
                 part = table.rows(chosen.index)
@@ -89,20 +89,19 @@ class FinalLosses(Importer):
         paths = table_paths(Path(source)) if Path(source).exists() else []
         size, rate, run = (settings.columns.get(name, name) for name in ("batch_size", "lr", "run"))
         titles = [{*header_of(path)} for path in paths]
-        needed = {size} if "lr" in settings.constants else {size, rate}
-        if not paths or any({run, "run"} & each or not needed <= each for each in titles):
+        needed = [size] if "lr" in settings.constants else [size, rate]
+        if any({run, "run"} & each or not all(is_column(need, each) for need in needed) for each in titles):
             return None
         return Claim.of(paths, "tables with batch_size, lr and no run: one row per run", COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield one run per row."""
         for path in table_paths(Path(source)):
-            table = read_table(path)
-            settings = settled(table, settings)
+            table, settings = settled(path, settings)
             unit, title = settings.axis(next((name for name in AXES if name in table.columns), "tokens"), "tokens")
             if unit == "tokens" and title in AXES:
                 unit = title
-            table.need(title, "how long a run was; rename with --column tokens=THEIRS, examples=THEIRS or step=THEIRS")
+            table.need(title, "how long a run was; --column tokens=THEIRS, examples=, step=, or tokens=2e9 for all")
             for row, place in enumerate(table.places):
                 name = f"{path.name}, {place}"
                 yield run_of(table.rows([row]), settings, (unit, title), name=name, named=True, files=(path,))

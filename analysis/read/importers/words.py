@@ -2,19 +2,22 @@
 run ended, and which column says what, which is asked for where titles leave it open, never guessed.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from analysis.formatting import plural
 from analysis.read import cells
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings
-from analysis.read.table import Sheet
+from analysis.read.table import Sheet, read_table
+from analysis.read.titles import with_products
 from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 
@@ -78,19 +81,20 @@ _RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max))?", "batch_size": rf"(.*[
 """Patterns of titles that may mean the same as one of ours."""
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
-_PASSES = r"(.*[./])?(\w*accum\w*|world_?size|(n|num)_?(gpus?|devices))"
 _HOW_ENDED = r"(.*[./_ ])?(status|state)"
 _PEAK, _WHOLE = "the one at the peak of the schedule", "the one of all examples of an update"
 
 
-def settled(table: Sheet, settings: Settings) -> Settings:
-    """Return the settings with the column that says how runs ended, if its title and its words are such.
+def settled(source: Path, settings: Settings) -> tuple[Sheet, Settings]:
+    """Read a table; return it, and the settings with the column that says how runs ended, if its title and its words
+    are such.
 
     Raises:
         DataError: if another column claims to be the learning rate or the batch size as well, with other numbers, or if
             these look like the end of a schedule, or the examples of one of several passes or devices. Naming a column
             ends that.
     """
+    table = with_products(read_table(source), settings.columns.values())
     for name, which in (("lr", _PEAK), ("batch_size", _WHOLE)):
         if name in table.columns and name not in settings.columns:
             for title, row in _doubts(table, name):
@@ -105,34 +109,27 @@ def settled(table: Sheet, settings: Settings) -> Settings:
             # most are known: the others are asked for, but states of a country are none
             known = words & (KNOWN | settings.statuses.keys())
             if re.fullmatch(_HOW_ENDED, title, re.IGNORECASE) and 2 * len(known) > len(words):
-                return dataclasses.replace(settings, columns={**settings.columns, "status": title})
-    return settings
+                return table, dataclasses.replace(settings, columns={**settings.columns, "status": title})
+    return table, settings
 
 
 def _doubts(table: Sheet, name: str) -> Iterator[tuple[str, int]]:
     """Yield the columns that make it doubtful what our ``name`` is, with a row that shows it."""
-    ends = _titled(table, _ENDS)
-    for title in _titled(table, _RIVALS[name]):
+    titles = {
+        pattern: [title for title in table.columns if re.fullmatch(pattern, title, re.IGNORECASE)]
+        for pattern in (_RIVALS[name], _ENDS)
+    }
+    ends = titles[_ENDS] if name == "lr" else []
+    for title in titles[_RIVALS[name]]:
         if title not in ends and title != name:
-            yield from ((title, row) for row in _rows(table, name, title, lambda a, b: not math.isclose(a, b)))
-    if name == "batch_size":
-        for title in _titled(table, _PASSES):
-            yield from ((title, row) for row in _rows(table, name, title, lambda _, passes: passes > 1))
-    for title in ends if name == "lr" else ():
-        alike = list(_rows(table, name, title, math.isclose))
+            yield from ((title, row) for row, alike in _compared(table, name, title) if not alike)
+    for title in ends:
+        alike = [row for row, alike in _compared(table, name, title) if alike]
         yield from ((title, row) for row in alike if len(alike) == len(table.places))
 
 
-def _titled(table: Sheet, pattern: str) -> list[str]:
-    return [title for title in table.columns if re.fullmatch(pattern, title, re.IGNORECASE)]
-
-
-def _rows(table: Sheet, name: str, title: str, when: Callable[[float, float], bool]) -> Iterator[int]:
-    """Yield the rows in which both columns hold numbers, for which ``when`` is true."""
+def _compared(table: Sheet, name: str, title: str) -> Iterator[tuple[int, bool]]:
+    """Yield the rows in which both columns hold numbers, and whether these are alike."""
     for row, pair in enumerate(zip(table.columns[name], table.columns[title], strict=True)):
-        try:
-            mine, other = map(cells.number, pair)
-        except ValueError:
-            continue
-        if when(mine, other):
-            yield row
+        with contextlib.suppress(ValueError):
+            yield row, math.isclose(*map(cells.number, pair))

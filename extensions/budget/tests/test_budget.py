@@ -375,6 +375,7 @@ def test_files_tables_and_figures(one: Path, tmp_path: Path, sketches: dict[str,
     assert json.loads(text, parse_constant=pytest.fail) == present.to_json(found, files=files)
     drawn = {picture.name: picture for picture in figures_of(found)}
     assert set(drawn) == set(sketches) == {"budget_losses", "budget_heat", "budget_basin"}
+    assert [picture.name for picture in figures_of(found, every=False)] == ["budget_losses"]  # unasked
     for figure in sketches.values():
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01

@@ -112,29 +112,34 @@ def test_the_settings_a_run_recorded_are_read_on_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "more", "noted"),
+    ("title", "more", "passes", "size"),
     [
-        ("batch_size", {"gradient_accumulation_steps": 40}, True),
-        ("data.batch", {"trainer": {"accumulate_grad_batches": "4"}}, True),
-        ("batch_size", {"gradient_accumulation_steps": 1}, False),
-        ("batch_size", {"accumulate": True}, False),
-        ("batch_size", {}, False),
-        ("global_batch", {"gradient_accumulation_steps": 40}, False),
+        ("batch_size", {"gradient_accumulation_steps": 40}, "config.gradient_accumulation_steps", 480),
+        ("data.batch", {"trainer": {"accumulate_grad_batches": "4"}}, "config.trainer.accumulate_grad_batches", 48),
+        ("batch_size", {"accumulation": 2, "num_gpus": 4}, "config.accumulation*config.num_gpus", 96),
+        ("batch_size", {"gradient_accumulation_steps": 1}, "", 12),
+        ("batch_size", {"accumulate": True}, "", 12),
+        ("batch_size", {}, "", 12),
+        ("global_batch", {"gradient_accumulation_steps": 40}, "", 12),
     ],
 )
-def test_a_batch_size_read_beside_an_accumulation_is_noted(title: str, more: dict[str, Any], noted: bool) -> None:
+def test_a_batch_size_beside_passes_or_devices_is_asked_about(
+    title: str, more: dict[str, Any], passes: str, size: int
+) -> None:
     config = {"batch_size": 12, "global_batch": 12, "data": {"batch": 12}} | more
     runs = [named(name, config=config, facts={"optimizer": "sgd", "lr": 1e-3}) for name in "xy"]
-    notes = _notes_of(runs, columns={"batch_size": f"config.{title}"})
-    told = f"in run x: batch sizes count the examples of an update; if config.{title} counts those of one pass"
-    assert [told in note for note in notes] == [True] * noted
-    assert not any("accum" in note for note in _notes_of(runs, constants={"batch_size": "12"}))
 
+    def size_of(column: str) -> int:
+        return int(facts_of(runs, settings(columns={"batch_size": column}), [])[1][0]["batch_size"])
 
-def _notes_of(runs: list[ImportedRun], **changes: Any) -> list[str]:
-    notes: list[str] = []
-    facts_of(runs, settings(**changes), notes)
-    return notes
+    asked = f"config.{title}"
+    if passes:
+        with pytest.raises(DataError) as caught:
+            size_of(asked)
+        assert f"'batch_size={asked}*{passes}'" in str(caught.value)
+        assert size_of(f"{asked}*1") == 12
+        asked = f"{asked}*{passes}"
+    assert size_of(asked) == size
 
 
 def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:

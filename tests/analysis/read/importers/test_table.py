@@ -299,3 +299,14 @@ def test_what_is_missing_is_named_for_all_runs_at_once(tmp_path: Path) -> None:
         import_runs([source], tmp_path / "out", settings())
     for word in ("batch_size, optimizer, lr of 15 of 15 runs", "--runs FILE", "--pattern", "--set"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(("percent", "target", "told"), [(100, 0.5, True), (1, 50.0, True), (1, 0.5, False)])
+def test_a_target_in_another_unit_than_the_metric_is_asked_about(
+    tmp_path: Path, percent: int, target: float, told: bool
+) -> None:
+    rows = [{"run": "a", "step": step, "loss": percent * (0.01 + step / 100)} for step in (10, 40, 70)]
+    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "64"}
+    asked = settings(constants=constants, direction="above", target=target)
+    notes = import_runs([write_csv(tmp_path / "runs.csv", rows)], tmp_path / "out", asked).notes
+    assert ["is it in the unit of the target?" in note for note in notes] == [True] * told

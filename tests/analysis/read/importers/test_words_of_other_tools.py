@@ -1,5 +1,6 @@
 """Tables as other tools export them: their words for how a run ended, and columns that may mean the same."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,6 @@ TWICE = {"batch_size": 16, "lr": 1e-4, "examples": 4096, "loss": 2.0}
         ({"params.peak_lr": 1e-3}, "lr"),
         ({"optimizer/learning_rate": 1e-3}, "lr"),  # Hydra's groups in a table of W&B
         ({"min_lr": 1e-4}, "lr"),  # nanoGPT: where the schedule ends
-        ({"gradient_accumulation_steps": 40}, "batch_size"),  # nanoGPT: batch_size is that of one pass
-        ({"world_size": 8}, "batch_size"),  # Lightning, torchrun: batch_size is that of one device
-        ({"trainer/n_gpus": 8}, "batch_size"),
         ({"global_batch_size": 64}, "batch_size"),
         ({"train.effective_batch_size": 64}, "batch_size"),
         ({"config/train_batch_size": 64}, "batch_size"),
@@ -122,6 +120,47 @@ def test_of_two_columns_that_may_be_meant_one_is_asked_for(tmp_path: Path, more:
     for chosen in (named, title):
         report = imported(tmp_path / chosen.replace("/", "-"), [TWICE | more], columns={named: chosen})
         assert getattr(report.trials[0].config, named) == (TWICE | more)[chosen]
+
+
+@pytest.mark.parametrize(
+    ("more", "passes", "size"),
+    [
+        ({"gradient_accumulation_steps": 40}, "gradient_accumulation_steps", 640),  # nanoGPT: that of one pass
+        ({"world_size": 8}, "world_size", 128),  # Lightning, torchrun: that of one device
+        ({"trainer/n_gpus": 8}, "trainer/n_gpus", 128),
+        ({"grad_accum": 2, "gpus": 4}, "grad_accum*gpus", 128),
+        ({"nodes": 2, "dp_size": 3}, "nodes*dp_size", 96),
+        ({"per_device_batch_size": 4, "devices": 4}, "devices", 64),
+    ],
+)
+def test_a_batch_size_of_one_pass_or_device_is_asked_about(
+    tmp_path: Path, more: dict[str, Any], passes: str, size: int
+) -> None:
+    more = more | {"examples": 3840}
+    with pytest.raises(DataError) as caught:
+        imported(tmp_path, [TWICE | more], columns={})
+    assert f"give --column 'batch_size=batch_size*{passes}', or '...=batch_size*1'" in str(caught.value)
+    for chosen, read in ((f"batch_size*{passes}", size), ("batch_size*1", 16), ("batch_size", 16)):
+        report = imported(
+            tmp_path / str(read) / chosen.replace("/", "-"), [TWICE | more], columns={"batch_size": chosen}
+        )
+        assert report.trials[0].config.batch_size == read
+
+
+def test_the_product_of_a_batch_size_in_parts_is_offered(tmp_path: Path) -> None:
+    row = {name: value for name, value in TWICE.items() if name != "batch_size"}
+    parts = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_gpus": 8}
+    curves = [row | parts | {"run": "a", "step": step, "loss": 3 - step} for step in (1, 2)]
+    product = "*".join(parts)
+    with pytest.raises(ConfigError, match=re.escape(f"pass --column 'batch_size={product}'; or")):
+        imported(tmp_path / "none", curves, columns={"step": "step"})
+    for columns in ({"batch_size": "per_device_train_batch_size"}, {"batch_size": "per_device_train_batch_size*8"}):
+        if "*" not in columns["batch_size"]:
+            with pytest.raises(DataError, match=re.escape(f"'batch_size={product}'")):
+                imported(tmp_path / "one", curves, columns=columns)
+        else:
+            assert imported(tmp_path / "two", curves, columns=columns).trials[0].config.batch_size == 32
+    assert imported(tmp_path / "all", curves, columns={"batch_size": product}).trials[0].config.batch_size == 64
 
 
 def test_columns_that_agree_or_mean_something_else_are_no_question(tmp_path: Path) -> None:
