@@ -67,8 +67,8 @@ PANELS = ("Begin", "Measure", "Analyze", "Decide", "Bring your data", "Extension
 HELP_ALL = "--help-all"
 FIRST_SENTENCE = 200  # Characters that the line of a command may have in a list of commands; longer ones would be cut
 
+# What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
 
 _HELP = (
     "How large a batch can an optimizer use? Sweep, then analyze. The critical batch size B_crit is where steps x "

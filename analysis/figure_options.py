@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cbs.errors import ConfigError
 from cbs.registry.choices import split
 
+# Width of a figure of one panel where the page has one column: a figure of the whole width would be a page high
 _NARROW = 3.25
-"""Width of a figure of one panel where the page has one column: a figure of the whole width would be a page high."""
 
 
 class Venue(NamedTuple):
@@ -31,6 +31,7 @@ class Venue(NamedTuple):
         return self.column if self.column < self.text else min(self.text, _NARROW)
 
 
+# By name; every width is that of the venue's own style file
 VENUES = {
     "default": Venue(6.75, 3.25),  # as icml
     "icml": Venue(6.75, 3.25),  # icml2025.sty: \textwidth 6.75in, \columnsep 0.25in, two columns
@@ -41,7 +42,6 @@ VENUES = {
     "talk": Venue(4.4, 4.4),  # a slide shows it three times as large, and its letters with it
     "ieee": Venue(43 * 12 / 72.27, 21 * 12 / 72.27),  # IEEEtran.cls: \textwidth 43pc = 2 x 21pc + 1pc of 12/72.27 inch
 }
-"""By name; every width is that of the venue's own style file."""
 
 DEFAULT = VENUES["default"]
 

@@ -14,8 +14,8 @@ from cbs.errors import ResultsError, reason
 
 DAMAGED = ".damaged"  # End of the name of what was set aside
 
+# Bytes that every machine can hold, so that it need not be asked for each of thousands of small files
 ALWAYS_FITS = 2**20
-"""Bytes that every machine can hold, so that it need not be asked for each of thousands of small files."""
 
 
 def ended(path: Path) -> Path:

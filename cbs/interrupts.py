@@ -15,15 +15,15 @@ from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # Ctrl-C, job scheduler, closed terminal, Ctrl-\
 NUMBERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+# Seconds after an interrupt in which further ones are ignored, because they would cut short what the first one has
+# begun; and most seconds for which one is put off.
 GRACE_SECONDS = 15.0
-"""Seconds after an interrupt in which further ones are ignored, because they would cut short what the first one has
-begun; and most seconds for which one is put off."""
 _SOON = 1e-2  # Seconds until an interrupt that is put off is tried again; a timer of 0 seconds would never fire
 _LOOK = 1e-3  # Seconds between two looks at what C code has made of signals
 
 _last, _put_off = -math.inf, math.inf
+# Imports that were going on when `signals_as_interrupt` began, as in a script that is itself imported
 _imports_before = 0
-"""Imports that were going on when :func:`signals_as_interrupt` began, as in a script that is itself imported."""
 _report: Callable[[Any], Any] = sys.unraisablehook
 
 

@@ -26,36 +26,36 @@ from cbs.trial.lr_choice import Expected
 
 NEIGHBOURS = 2  # Learning rates on either side of the winner that say where its basin lies
 
+# How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
+# allows four.
 _FARTHER = 8.0
-"""How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
-allows four."""
 
 _PLACES = 49  # Number of places of the bottom that are tried
 
+# How fast the curvature grows with ln lr, tried: 0 is a parabola. And the standard deviation of that in advance.
 _SKEWS, _SKEW = np.arange(-3.0, 3.1), 1.2
-"""How fast the curvature grows with ln lr, tried: 0 is a parabola. And the standard deviation of that in advance."""
 
+# Standard deviations to either side within which the bottom is looked for where other conditions say where it lies
 _WITHIN = 3.0
-"""Standard deviations to either side within which the bottom is looked for where other conditions say where it lies."""
 
+# Error of the shape at a learning rate, common to all seeds, as a share of how much slower it is than the winner
 _CRUDE = 0.1
-"""Error of the shape at a learning rate, common to all seeds, as a share of how much slower it is than the winner."""
 
 _UNLIKE = 0.2  # Standard deviation of the saving because no bottom has quite such a shape, as a share of it
 
+# Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
+# one side as on the other, it moves by up to 1/6 of a step: this is that of a uniform distribution on (-1/6, 1/6).
 _SKEWED = 1 / (6 * math.sqrt(3))
-"""Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
-one side as on the other, it moves by up to 1/6 of a step: this is that of a uniform distribution on (-1/6, 1/6)."""
 
+# By how many standard deviations a run has to be slower than the parabola says, beside as much as that rises
+# on either side, for it to have ended.
 _SLOWER = 3.0
-"""By how many standard deviations a run has to be slower than the parabola says, beside as much as that rises
-on either side, for it to have ended."""
 
 _FASTER = 1.2  # How many times the steepest fall may be exceeded
 
+# Probability that the best learning rate lies below the one that is stated: past the end there is no training, and
+# before it training is only slower.
 _SAFE = 0.25
-"""Probability that the best learning rate lies below the one that is stated: past the end there is no training, and
-before it training is only slower."""
 
 _DRAWS = 400
 

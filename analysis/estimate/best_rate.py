@@ -31,27 +31,27 @@ from cbs.trial.lr_choice import Expected, expected
 _ALIKE = 0.3  # Standard deviation of ln of the curvature of one condition around that of its neighbours
 _LENGTH = 2.0  # Distance in ln B over which curvatures are alike
 
+# By how much the objective usually rises at one step of the grid from its bottom, and the standard deviation of ln of
+# that: what is usual in 33 sweeps of small models, and how far sweeps are from each other.
 _USUAL, _UNKNOWN = 0.1, 0.8
-"""By how much the objective usually rises at one step of the grid from its bottom, and the standard deviation of ln of
-that: what is usual in 33 sweeps of small models, and how far sweeps are from each other."""
 
 _BENDS = np.linspace(-3.4, 3.4, 35)  # ln of the curvatures that are tried over the usual one
 
+# Standard deviation of ln of the best learning rate, and how much lower the objective is there than at the winner, up
+# to which other conditions are believed where it lies.
 BELIEVED, FAR = 0.8, 0.15
-"""Standard deviation of ln of the best learning rate, and how much lower the objective is there than at the winner, up
-to which other conditions are believed where it lies."""
 
+# The winner has to lie within so many standard deviations of there, beside half a factor of 2 by which learning rates
+# may be apart.
 _AGREES, _ROUNDED = 1.5, 0.35
-"""The winner has to lie within so many standard deviations of there, beside half a factor of 2 by which learning rates
-may be apart."""
 
 _ANYWHERE = 2.0  # Standard deviation of ln of the best learning rate around the winner if nothing else is known
 
 _LEAST_NOISE, _USUAL_NOISE = 1e-4, 0.04
 _FEW = 4.0  # Degrees of freedom at most of what seeds say of the noise by their winners alone
 
+# Share of one run's noise that learning rates of the same seed do not have in common, where it is not known
 _OF_ITS_OWN = 0.7
-"""Share of one run's noise that learning rates of the same seed do not have in common, where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

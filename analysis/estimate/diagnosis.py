@@ -59,24 +59,24 @@ MOVES = 0.25  # Share of its interval by which an answer may move with the prior
 NOTABLE = 0.05  # Moves of ln B_crit up to this never matter
 WIDE = 10.0  # Ratio of the ends of an interval above which it is too wide to choose a batch size
 
+# Below this number of seeds the noise of a run is known only from the distance of the points from the curve
 FEWEST_SEEDS = 2
-"""Below this number of seeds the noise of a run is known only from the distance of the points from the curve."""
 
+# Ratio of the steps at a batch size to those at a smaller one above which noise is an unlikely explanation
 GROWTH = 1.5
-"""Ratio of the steps at a batch size to those at a smaller one above which noise is an unlikely explanation."""
 
+# Standard errors by which the steps fall faster than the batch size grows, and logarithm by which the best learning
+# rate rises faster than it: both together no scaling explains.
 STEEP, FASTER = 2.0, math.log(1.4)
-"""Standard errors by which the steps fall faster than the batch size grows, and logarithm by which the best learning
-rate rises faster than it: both together no scaling explains."""
 
+# Noise of one run's ln steps that is usual, and the degrees of freedom for which that counts
 _USUAL_NOISE, _USUAL_FREEDOM = 0.05, 3.0
-"""Noise of one run's ln steps that is usual, and the degrees of freedom for which that counts."""
 
+# Fraction by which the steps of a run may be too large because of rare evaluations; on average it is half of that
 COARSE = 0.1
-"""Fraction by which the steps of a run may be too large because of rare evaluations; on average it is half of that."""
 
+# Log steps by which noisy evaluations may cross the target too early; half as much occurs nearly everywhere
 EARLY = 0.1
-"""Log steps by which noisy evaluations may cross the target too early; half as much occurs nearly everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from analysis.quantities import Array
 _AROUND = 2.0  # Evaluations between the steps to target divided by this and times this are used
 _FEWEST = 8  # Smallest number of evaluations from which their noise is estimated
 
+# If the trend changes by this many standard deviations from one evaluation to the next, the target is not crossed
+# early.
 _APART = 1.5
-"""If the trend changes by this many standard deviations from one evaluation to the next, the target is not crossed
-early."""
 
 _CLOSE = 1e-3
 _FAR = 8.0  # Distance from the crossing, in standard deviations, beyond which probabilities are 0 or 1

@@ -22,22 +22,22 @@ from analysis.estimate.studies import Study
 from analysis.formatting import plain
 from analysis.quantities import OPEN, UNKNOWN, Array, Interval, Quantity, interval, percentiles, widening
 
+# Number of optima inside the grid that a law needs; it has three parameters
 LEAST = 4
-"""Number of optima inside the grid that a law needs; it has three parameters."""
 
 _STEEPEST = 1.0  # Largest ``|alpha|``: below ``B_n`` no rule is steeper than the linear one
 
+# Factor beyond the measured batch sizes up to which `B_n` is searched; beyond, it counts as 0 or infinity
 _REACH = 30.0
-"""Factor beyond the measured batch sizes up to which ``B_n`` is searched; beyond, it counts as 0 or infinity."""
 
+# Smallest scale of the deviations: few optima may lie on a law by chance, so their variances are never reduced by more
+# than about half. The measured coverage is in `docs/learning-rates.md`.
 _QUIETEST = 0.7
-"""Smallest scale of the deviations: few optima may lie on a law by chance, so their variances are never reduced by more
-than about half. The measured coverage is in ``docs/learning-rates.md``."""
 
 
+# Degrees of freedom that the stated variances of the optima count as at most, beside the optima's own scatter: seeds
+# tell the noise, but neither how skewed a bottom is nor where pruned learning rates would have ended.
 _WORTH = 3
-"""Degrees of freedom that the stated variances of the optima count as at most, beside the optima's own scatter: seeds
-tell the noise, but neither how skewed a bottom is nor where pruned learning rates would have ended."""
 
 
 class Trend(StrEnum):

@@ -26,8 +26,8 @@ Columns = Mapping[str, Array]
 Recorded = tuple[Columns, Sequence[GeometryColumns]]
 """The columns of a trial, and the geometries among them."""
 
+# Largest number of points of a trajectory, and smallest number of steps (over all seeds) per point
 BINS, STEPS_PER_BIN = 16, 12
-"""Largest number of points of a trajectory, and smallest number of steps (over all seeds) per point."""
 
 PLAIN = "l2"
 

@@ -26,20 +26,20 @@ from analysis.read.results import Results
 from cbs.errors import ConfigError
 from cbs.trial.record import AT_BUDGET, TrialStatus
 
+# Runs whose last loss is none at their planned end, so that it ranks nothing
 _UNFINISHED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
-"""Runs whose last loss is none at their planned end, so that it ranks nothing."""
 
+# The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
+# loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom.
 _BENT = 4.0
-"""The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
-loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom."""
 
 _NOISY = 10.0  # The unit over the standard deviation of one run, at least
 
+# Losses above the smallest count as at most so many units higher; those at the best learning rates never are
 _RANGE = 300.0
-"""Losses above the smallest count as at most so many units higher; those at the best learning rates never are."""
 
+# The prior if no seeds show the noise: it is then assumed to be about a hundredth of what neighbouring rates lose
 _ONE_SEED = Line(noise_spread=1.0)
-"""The prior if no seeds show the noise: it is then assumed to be about a hundredth of what neighbouring rates lose."""
 
 _FEWEST = 4  # Number of batch sizes whose losses show, if there is one seed, their scatter around a curve
 

@@ -34,43 +34,43 @@ from scipy.optimize import least_squares
 
 from analysis.quantities import Array
 
+# Spacing in ln B of the batch sizes at which curves are drawn
 STEP = 0.1
-"""Spacing in ln B of the batch sizes at which curves are drawn."""
 
+# Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes
 EXPONENT, PLACE = 0.3, 3.0
-"""Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes."""
 
 LENGTH = 2.0
 SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
+# Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
+# that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35.
 WEIGHTS = (0.38, 0.33, 0.18, 0.08, 0.03)
-"""Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
-that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
 
 SATURATION = math.inf
 """Stands in place of a sharpness for :math:`1 / (1 - e^{-e^{a (x - x_0)}})`: blunt before the knee, sharp behind."""
 
+# Sharpness g of other knees than the law's, :math:`(1 + e^{-a g (x - x_0)})^{1/g}`, and their probabilities; sizes of
+# departures beside them, both alike.
 OTHERS, BLURRED = {0.7: 0.09, SATURATION: 0.2}, (0.03, 0.12)
-"""Sharpness g of other knees than the law's, :math:`(1 + e^{-a g (x - x_0)})^{1/g}`, and their probabilities; sizes of
-departures beside them, both alike."""
 
+# Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
+# standard deviation of that in ln steps.
 JUMPS, JUMP = 0.1, 0.25
-"""Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
-standard deviation of that in ln steps."""
 
+# Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
+# of their exponents.
 KINKS, BEFORE, AFTER = 0.07, (1.0, 0.3), (0.2, 0.25)
-"""Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
-of their exponents."""
 
 BESIDE = 0.03  # The departure's size beside a jump or a kink
 
+# Standard deviations of the slope over the root mean square of the slopes near by, all alike in advance
 SHARES = (0.03, 0.1, 0.3, 0.6, 1.0)
-"""Standard deviations of the slope over the root mean square of the slopes near by, all alike in advance."""
 
 LOSS_LENGTH, NEAR = 2.0, 1.0  # Length of the slope's covariance, and what is near by, in ln B
 
+# Probability that the slope changes at one place, the standard deviation of that change over the slopes near by, and
+# the spacing of the places in ln B.
 BENDS, BEND, APART = 0.4, 2.0, 0.1
-"""Probability that the slope changes at one place, the standard deviation of that change over the slopes near by, and
-the spacing of the places in ln B."""
 
 BESIDE_A_BEND = 0.2  # The share of the departure beside a bend: no loss is made of two straight lines
 

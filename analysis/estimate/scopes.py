@@ -19,8 +19,8 @@ SCOPE = ("sweep", "workload", "metric", "target")
 
 _SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
 
+# Parts of a protocol that are reported elsewhere, or need not be equal
 _NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
-"""Parts of a protocol that are reported elsewhere, or need not be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)

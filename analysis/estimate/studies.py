@@ -36,9 +36,9 @@ NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
 CEILING = 0.9  # Share of its steps that a run may have needed less, above which they are a ceiling and no value
 
+# Ratio of the steps of two evaluations up to which steps between them are interpolated; beyond, the crossing may lie
+# anywhere between them.
 FARTHEST = 1.6
-"""Ratio of the steps of two evaluations up to which steps between them are interpolated; beyond, the crossing may lie
-anywhere between them."""
 
 
 @dataclass(frozen=True)

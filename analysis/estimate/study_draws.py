@@ -26,9 +26,9 @@ LEAST_FACTOR = 1.5  # A seed within this factor of the other seeds is never repo
 _LEVEL = 0.01  # Probability that any seed of a curve is reported as far if none is
 _FEW = 400  # Draws with which the priors are tried halved and doubled
 
+# Share of its warmup by which a run is longer than one without: at a learning rate that rises evenly from 0 it makes
+# about half the progress.
 HALF_A_WARMUP = 0.5
-"""Share of its warmup by which a run is longer than one without: at a learning rate that rises evenly from 0 it makes
-about half the progress."""
 
 
 class FarSeed(NamedTuple):

@@ -14,8 +14,8 @@ from analysis.formatting import plain, shown
 from analysis.present import presentation, show
 from analysis.present.table import Table
 
+# Figures that a notebook shows; the others are drawn by `cbs` and on the page of `cbs report`
 MOST = 2
-"""Figures that a notebook shows; the others are drawn by ``cbs`` and on the page of ``cbs report``."""
 
 
 @dataclass(frozen=True, kw_only=True)

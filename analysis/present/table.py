@@ -186,12 +186,12 @@ ESCAPED = str.maketrans(
 )
 """Replacements of characters in LaTeX, for ``str.translate``."""
 
+# Number of columns for which a text column of a paper has room
 MOST_COLUMNS = 6
-"""Number of columns for which a text column of a paper has room."""
 
+# Lengths in LaTeX points: the text width of NeurIPS (5.5 in), a character of the table, and the gap between
+# columns.
 _TEXT_COLUMN, _LETTER, _BETWEEN = 397.0, 5.0, 12.0
-"""Lengths in LaTeX points: the text width of NeurIPS (5.5 in), a character of the table, and the gap between
-columns."""
 
 _SHORT = 12  # Words up to this number of characters are never broken
 

@@ -9,8 +9,8 @@ import re
 from numbers import Real
 from typing import Any
 
+# Whole numbers beyond this are not exact in a float
 LARGEST = 2**53
-"""Whole numbers beyond this are not exact in a float."""
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _SUFFIXED = re.compile(r"[\d.]+\s*[kmgbt]i?b?", re.IGNORECASE)

@@ -16,8 +16,8 @@ from cbs.trial.record import TrialStatus
 
 FEWEST = 3  # Number of values after step 0, all different, that two curves do not share by chance
 
+# Least share of seeds with the result of another one, to five digits and more, that is not chance
 LEAST = 0.05
-"""Least share of seeds with the result of another one, to five digits and more, that is not chance."""
 
 LoggedPoints = tuple[tuple[int, float], ...]  # Pairs of step and value
 
@@ -139,9 +139,9 @@ def _same(curves: Mapping[Any, LoggedPoints]) -> Iterator[tuple[Any, bool]]:
             yield row, any(length > len(curve) or (length == len(curve) and at < place) for at, length in like)
 
 
+# Fraction of the steps of the longest trial of a batch size below which a trial ended early; the last evaluations may
+# differ a little.
 _SOONER = 0.9
-"""Fraction of the steps of the longest trial of a batch size below which a trial ended early; the last evaluations may
-differ a little."""
 
 
 def cut_short(trials: pd.DataFrame) -> Iterator[str]:

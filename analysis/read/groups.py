@@ -95,8 +95,8 @@ UNSHOWN = (
 
 LOSSES = ("train_loss", "training_loss")  # Metrics that have the unit of the target if the target is a loss
 
+# Fields of a group that trials record about their workload
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
-"""Fields of a group that trials record about their workload."""
 
 _RULED = "="  # Prefix of a setting that is represented by the quantity that its rule keeps constant
 
@@ -111,6 +111,7 @@ def _half_life(name: str, text: str, value: Any, batch_size: int) -> dict[str, A
     return others | {text: batch_size * math.log(2) / -math.log(beta2)}
 
 
+# Settings that may follow the batch size by a rule, with a function that computes what the rule keeps constant
 _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "schedule.warmup_examples": lambda value, size: {"warmup_steps": value / size},
     "schedule.decay_examples": lambda value, size: {"decay_steps": None if value is None else value / size},
@@ -119,7 +120,6 @@ _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
     "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
 }
-"""Settings that may follow the batch size by a rule, with a function that computes what the rule keeps constant."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,11 @@ from cbs.trial.store import Store, find_sweeps
 from cbs.trial.target import Target
 from cbs.trial.trial_files import METRIC, read_record
 
+# Columns of a record that are not metrics, or are that of the target, which has a name of its own
 _NO_METRIC = ("step", "examples", "lr", "value")
-"""Columns of a record that are not metrics, or are that of the target, which has a name of its own."""
 
+# Number of records read by one thread at a time; distributing them one by one would cost a third of the time
 _CHUNK = 64
-"""Number of records read by one thread at a time; distributing them one by one would cost a third of the time."""
 
 
 @dataclass(frozen=True)

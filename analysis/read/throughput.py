@@ -21,12 +21,13 @@ from cbs.errors import ConfigError, DataError
 from cbs.registry.choices import parse_choice, read_choice
 from cbs.trial.step_times import LEVEL, SPREAD, StepTime
 
+# Ratio of the seconds of a step to those of one with fewer examples below which one of the two is taken for an
+# error.
 SHRINKING = 0.5
-"""Ratio of the seconds of a step to those of one with fewer examples below which one of the two is taken for an
-error."""
 
 _FAR = 20.0  # Bound of the drawn logarithms of seconds, since Student's t with two repetitions is unbounded
 
+# Parsers of the columns of `cbs.trial.step_times`
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,
     "devices": whole,
@@ -38,7 +39,6 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "seconds_high": lambda cell: None if empty(cell) else positive(cell),
     "repetitions": lambda cell: None if empty(cell) else whole(cell, 2),
 }
-"""Parsers of the columns of :mod:`cbs.trial.step_times`."""
 
 
 class Throughput(Protocol):

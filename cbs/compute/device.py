@@ -16,8 +16,8 @@ from torch import Tensor
 from cbs.errors import ConfigError
 
 CPU = torch.device("cpu")
+# Backends of process groups; other kinds of devices have none
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
-"""Backends of process groups; other kinds of devices have none."""
 
 _capabilities = dict(getattr(torch.cpu, "get_capabilities", dict)())
 FAST_BFLOAT16 = bool(

@@ -10,11 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cbs.errors import ConfigError, reason
 
+# Parts of torch's messages about functions that can be differentiated only once: fused kernels and compiled models
 _REFUSALS = ("derivative for", "double backward", "donated buffer")
-"""Parts of torch's messages about functions that can be differentiated only once: fused kernels and compiled models."""
 
+# Node that a `once_differentiable` function leaves in the graph of a gradient; torch raises no error for it
 _HIDDEN = "torch::autograd::Error"
-"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch raises no error for it."""
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -100,12 +100,12 @@ def three_digits(value: float) -> str:
 
 MOST_BLOCKS = 256  # Largest number of blocks; when there are more, neighbours are merged in pairs
 
+# Least number of steps in a window that is a share of the run, however short: with fewer there is no good interval
 LEAST = 32
-"""Least number of steps in a window that is a share of the run, however short: with fewer there is no good interval."""
 
+# Layout of a block: the number of steps, the number of their examples, and from `_MOMENTS` on the sums over these
+# steps of the signals of all parameter tensors, then of the noises.
 _STEPS, _EXAMPLES, _MOMENTS = range(3)
-"""Layout of a block: the number of steps, the number of their examples, and from ``_MOMENTS`` on the sums over these
-steps of the signals of all parameter tensors, then of the noises."""
 
 
 class MomentAverages:

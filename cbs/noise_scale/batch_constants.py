@@ -18,8 +18,8 @@ from torch.autograd.graph import GradientEdge
 
 from cbs.noise_scale.shared_targets import ROUNDING, operations, saved
 
+# Largest relative difference between a statistic of a batch and the number it was brought to, due to rounding
 CLOSE = 1e-4
-"""Largest relative difference between a statistic of a batch and the number it was brought to, due to rounding."""
 
 VARIES = 0.05  # Least standard deviation, relative to the mean, of a factor that is reported
 TURNS = 2  # Number of times that a factor has to turn from rising to falling or back; schedules of a run hardly do so
@@ -29,8 +29,8 @@ SCALED = (
     "computed from the batch (its own value, the variance of its targets, a count) or drawn for it: all examples share "
     "it, so a noise scale near the batch size is wrong; 'accumulation' sees it if each micro-batch has its own"
 )
+# Successive batches that need a statistic which rounded values may have by chance; of the others, two need it
 AGAIN = {"median 0": 3, "smallest value 0 and largest 1": 3}
-"""Successive batches that need a statistic which rounded values may have by chance; of the others, two need it."""
 
 NORMED = (
     "the loss holds a constant with {} over every batch, such as targets or advantages that were normalised over it: "

@@ -18,8 +18,8 @@ from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
 
+# Largest relative difference that rounding explains; mixing and coupling cause differences at least ten times that
 AGREE = 0.01
-"""Largest relative difference that rounding explains; mixing and coupling cause differences at least ten times that."""
 
 LossOfBatch = Callable[[nn.Module, Any], Tensor]
 """Function ``loss(model, batch)`` that returns the mean loss of a batch."""

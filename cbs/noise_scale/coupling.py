@@ -24,16 +24,16 @@ UNEVEN = (
     "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to about {:.0%}"
     ", others by more; pass their weights by weights=, or use 'accumulation' and divide each micro-batch by its own sum"
 )
+# Smallest relative error due to such weights that is reported
 LEAST = 0.05
-"""Smallest relative error due to such weights that is reported."""
 
 UNSEEN = "its gradients do not come from loss.backward()"
 
 KINKED = ("Abs", "Clamp", "Hardtanh", "L1Loss", "LeakyRelu", "Maximum", "Minimum", "Relu", "Threshold")
 """Beginnings of the names of operations that have no curvature, but a slope that depends on their argument."""
 
+# Largest norm of mixed second derivatives that counts as zero, relative to those of the examples themselves
 ROUNDING = 1e-7
-"""Largest norm of mixed second derivatives that counts as zero, relative to those of the examples themselves."""
 
 Ends = Callable[[], Sequence[GradientEdge]]
 """Returns, when the backward pass comes, the edges of tensors with rows of examples from which the loss is computed."""

@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.noise_scale.boundary import differentiable, tensors_of
 
+# Largest number of calls inside a model that are considered for a cut, from the last one back
 MOST = 16
-"""Largest number of calls inside a model that are considered for a cut, from the last one back."""
 
 
 def has_rows(tensor: Tensor, examples: int) -> bool:

@@ -16,9 +16,9 @@ from cbs.noise_scale.distributed import is_sharded, sharding_groups, sum_over_ra
 
 ENTRIES = 8  # Number of parameter tensors of which one entry is followed during a step; each step draws new ones
 
+# Largest relative difference that averaging over ranks, which may round to bfloat16, can cause: in a single entry, and
+# in a factor common to all entries.
 OVER_RANKS, IN_COMMON = 0.01, 0.004
-"""Largest relative difference that averaging over ranks, which may round to bfloat16, can cause: in a single entry, and
-in a factor common to all entries."""
 
 
 class GradientSample:

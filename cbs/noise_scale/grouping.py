@@ -10,8 +10,8 @@ from torch import Tensor
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import as_real
 
+# Most numbers that are converted to float64 at a time: all logits of a language model might not fit into memory
 PIECE = 2**24
-"""Most numbers that are converted to float64 at a time: all logits of a language model might not fit into memory."""
 
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
 """Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example

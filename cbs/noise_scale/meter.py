@@ -17,8 +17,8 @@ from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
 from cbs.noise_scale.probe import AUTO, Probe
 
+# Default window: this share of all examples so far
 SHARE = 0.2
-"""Default window: this share of all examples so far."""
 
 _FLUSH = 64  # Number of steps whose moments stay on the device before they are moved to the host in one transfer
 

@@ -13,19 +13,19 @@ from cbs.noise_scale.cut import Call
 from cbs.noise_scale.geometries import as_real
 from cbs.noise_scale.grouping import copies, mask, norms
 
+# Least correlation between examples at one distance from which they are reported as alike
 LEAST = 0.1
-"""Least correlation between examples at one distance from which they are reported as alike."""
 
 SURE = 3.5  # Number of standard errors by which that correlation has to exceed those at other distances
 
+# Number of standard errors by which the halves of a batch have to differ, in the cube root (Wilson and Hilferty)
 SURER = 5.5
-"""Number of standard errors by which the halves of a batch have to differ, in the cube root (Wilson and Hilferty)."""
 
+# Number of examples that are compared with all others; all pairs of a large batch would not fit into memory
 SAMPLE = 256
-"""Number of examples that are compared with all others; all pairs of a large batch would not fit into memory."""
 
+# Most numbers of all examples together that are compared; from larger tensors so many columns are drawn at random
 NUMBERS = 2**20
-"""Most numbers of all examples together that are compared; from larger tensors so many columns are drawn at random."""
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
@@ -84,8 +84,8 @@ def alike(rows: Tensor) -> tuple[int, float]:
     return (int(lags[place]), strongest) if strongest >= LEAST and float(beyond[place]) > 0 else (0, 0.0)
 
 
+# Number of halves that are replaced in the first check, because only some of the examples may influence others
 FIRST = 4
-"""Number of halves that are replaced in the first check, because only some of the examples may influence others."""
 
 
 class Separation:

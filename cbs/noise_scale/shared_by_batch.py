@@ -33,25 +33,25 @@ from cbs.noise_scale.geometries import as_real
 from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Moments
 
+# Number of parameter tensors and largest number of entries of each that are compared; new ones are drawn again and
+# again.
 TENSORS, ENTRIES = 3, 1024
-"""Number of parameter tensors and largest number of entries of each that are compared; new ones are drawn again and
-again."""
 
+# Number of earlier steps that a step is compared with; gradients that oscillate come back within so many steps
 LAGS = 6
-"""Number of earlier steps that a step is compared with; gradients that oscillate come back within so many steps."""
 
 LASTING = 32  # Least number of steps after which new entries are drawn
 
+# Where fewer than one step in `SPARSE` is measured, the next is compared after a `SPARSE`-th of the steps so far,
+# at most `SELDOM`: the steps before it cost as much as one of training.
 SPARSE, SELDOM = 8, 320
-"""Where fewer than one step in ``SPARSE`` is measured, the next is compared after a ``SPARSE``-th of the steps so far,
-at most ``SELDOM``: the steps before it cost as much as one of training."""
 
+# Number of measured steps of the first test, repeated at every doubling; number of blocks that give its error
 FIRST, BLOCKS = 64, 16
-"""Number of measured steps of the first test, repeated at every doubling; number of blocks that give its error."""
 
+# Share of the signal that the product has to stay below, and by how many standard errors, where parameters rest and
+# where they move.
 AT_REST, MOVING = (0.95, 4.5), (2 / 3, 3.5)
-"""Share of the signal that the product has to stay below, and by how many standard errors, where parameters rest and
-where they move."""
 
 CAUSES = (
     "So it is with one task, dataset or length per batch, with one mask, crop or depth drawn for all of it, and if "
@@ -67,14 +67,14 @@ INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, a
 # What is compared of an example's numbers, and between batches of several shapes
 OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros"), ("length",)
 
+# Number of batches of one shape from which on they are compared, and after which no more are
 INPUT_BATCHES, MOST_BATCHES = 48, 4096
-"""Number of batches of one shape from which on they are compared, and after which no more are."""
 
+# Number of standard errors from which on inputs are reported as alike; `BLOCKS` blocks of batches give the error
 SURE_OF_INPUTS = 3.0
-"""Number of standard errors from which on inputs are reported as alike; ``BLOCKS`` blocks of batches give the error."""
 
+# Least correlation between examples of a batch that is told
 SHARE = 0.1
-"""Least correlation between examples of a batch that is told."""
 
 CONSTANT = 1e-3  # Relative change of a number that all examples of a batch have in common which does not count
 

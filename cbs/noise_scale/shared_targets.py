@@ -28,12 +28,12 @@ NODES = 256  # Largest number of operations between a loss and a model's output 
 TENSORS = 8  # Largest number of constants of a loss that are compared
 ROUNDING = 1e-2  # Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst
 
+# Most numbers of an example that are compared; from larger constants so many columns are drawn at random
 COLUMNS = 2**12
-"""Most numbers of an example that are compared; from larger constants so many columns are drawn at random."""
 
+# Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
+# many copies of every target in both, had they been drawn independently.
 SURE = 1e-3
-"""Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
-many copies of every target in both, had they been drawn independently."""
 
 
 def chance_of_match(

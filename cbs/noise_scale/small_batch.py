@@ -20,9 +20,9 @@ from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.moments import Sizes
 
+# Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
+# floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error.
 TOLERANCE, FLOOR = 1e-3, 1e-5
-"""Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
-floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error."""
 
 ROUNDINGS = 4  # Least value of either in machine epsilons
 

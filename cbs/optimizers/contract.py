@@ -18,9 +18,9 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.registry.values import is_whole
 
+# Similarity from which a key of a group counts as a misspelt option, if it is at most so many letters off. Other keys
+# are kept as the user's own, such as `name`, `weight_decay_mult` and those that schedulers write, `initial_lr`.
 NEAR, LETTERS = 0.75, 2
-"""Similarity from which a key of a group counts as a misspelt option, if it is at most so many letters off. Other keys
-are kept as the user's own, such as ``name``, ``weight_decay_mult`` and those that schedulers write, ``initial_lr``."""
 
 
 class CheckedOptimizer(torch.optim.Optimizer):

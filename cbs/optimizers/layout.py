@@ -27,8 +27,8 @@ EMBEDDINGS = nn.Embedding, nn.EmbeddingBag
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)(w[tp]e$|pos(ition)?s?(_|$))")
+# Names of two-dimensional parameters that do not act as matrices: Mamba's `A_log`, biases of experts, gains
 _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
-"""Names of two-dimensional parameters that do not act as matrices: Mamba's ``A_log``, biases of experts, gains."""
 
 
 def fans(shape: Sequence[int], layout: Layout = "out_in") -> tuple[int, int]:

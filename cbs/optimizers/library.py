@@ -101,8 +101,8 @@ differences of gradients, of another momentum, or of weights."""
 
 _DEFAULT_LR = 1e-3  # Used where a class has no default learning rate
 
+# Powers of 2 by which a sweep multiplies the default learning rate of a class
 POWERS = range(-3, 4)
-"""Powers of 2 by which a sweep multiplies the default learning rate of a class."""
 
 EUCLIDEAN = "l2"  # The geometry of optimizers that declare none: that of the simple noise scale
 

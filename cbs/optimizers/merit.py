@@ -14,8 +14,8 @@ from cbs.optimizers.trust_ratio.blocks import NORMS, NormSpec, ParameterBlock
 from cbs.optimizers.trust_ratio.core import AdamTrustRatio
 
 _VARIANTS = ("code", "paper")
+# The clip is skipped where no update exceeds this fraction of it; the margin is far more than rounding
 _CLIP_MARGIN = 0.999
-"""The clip is skipped where no update exceeds this fraction of it; the margin is far more than rounding."""
 
 
 @optimizer(

@@ -120,8 +120,8 @@ muon = _registered(
 )  # fmt: skip
 
 
+# Added to square roots and norms in denominators, as in the released code (zichongli5/NorMuon, normuon.py)
 FLOOR = 1e-10
-"""Added to square roots and norms in denominators, as in the released code (zichongli5/NorMuon, normuon.py)."""
 
 
 class NorMuon(Muon):

@@ -30,16 +30,16 @@ from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.registry.values import is_whole
 
+# Coefficients of Jordan et al. 2024: steep at 0, and within a third of 1 elsewhere, without converging to 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan et al. 2024: steep at 0, and within a third of 1 elsewhere, without converging to 1."""
 
 METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
 
 NORM_FLOOR = 1e-7  # as in torch.optim.Muon
 
+# Matrices of up to this many entries are iterated together, because their cost is dispatch, not arithmetic
 SMALL = 2**14
-"""Matrices of up to this many entries are iterated together, because their cost is dispatch, not arithmetic."""
 
 
 def orthogonalize(

@@ -64,17 +64,17 @@ from cbs.optimizers.routing import Route, route
 
 Kind = Literal["input", "hidden", "output", "narrow"]
 
+# Power of the width ratio by which a rule multiplies the learning rate, for each kind of parameter
 POWERS: dict[str, dict[Kind, float]] = {
     "adam": {"input": 0.0, "hidden": -1.0, "output": 0.0, "narrow": -1.0},
     "sgd": {"input": 1.0, "hidden": 0.0, "output": 1.0, "narrow": -1.0},
     "spectral": {"input": 0.0, "hidden": -0.5, "output": 0.0, "narrow": -1.0},
     "none": {"input": 0.0, "hidden": 0.0, "output": 0.0, "narrow": 0.0},
 }
-"""Power of the width ratio by which a rule multiplies the learning rate, for each kind of parameter."""
 
+# Largest ratio between the growth of a matrix's two sides that counts as equal, for sides rounded to multiples of
+# 64.
 ALIKE = 1.1
-"""Largest ratio between the growth of a matrix's two sides that counts as equal, for sides rounded to multiples of
-64."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from cbs.registry.extensions import load, modules
 __all__ = ["Fallback", "ImportFallback", "Registry", "completing", "lacking", "listed", "only_code"]
 
 
+# Matches, at the start of a line, a decorator, a call of `register`, or the assignment of an entry to its own
+# name.
 _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"([\w-]+)"', re.MULTILINE)
-"""Matches, at the start of a line, a decorator, a call of ``register``, or the assignment of an entry to its own
-name."""
 
 _allowed: frozenset[str] | None = None  # Names that :class:`ImportFallback` may import; ``None`` for all
 

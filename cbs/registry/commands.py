@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from cbs.registry.extensions import extensions, within
 
+# An option in the command line of a program whose value is nobody else's business
 _SECRET = re.compile(
     r"(?i)(--?(?:[\w-]*[-_])?(?:api[-_]?key|token|password|secret)(?:=|\s+))('[^']*'|\"[^\"]*\"|[^\s'\"]+)"
 )
-"""An option in the command line of a program whose value is nobody else's business."""
 
 
 def command_modules() -> dict[str, list[str]]:

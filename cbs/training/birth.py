@@ -21,9 +21,9 @@ from cbs.trial.parent import Parent
 from cbs.workloads import Workload
 from cbs.workloads.streams import skip
 
+# Entries of an optimizer's parameter groups that always come from the trial's own configuration, not from the
+# checkpoint.
 _SET_BY_BATCH_SIZE = ("lr", "initial_lr", "betas", "weight_decay")
-"""Entries of an optimizer's parameter groups that always come from the trial's own configuration, not from the
-checkpoint."""
 
 
 def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointContent | None:

@@ -30,14 +30,14 @@ L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", _SIG
 
 UNMEASURED = "the noise scale is not measured: "
 
+# Steps from one measurement to the next where it takes one extra backward pass, 70 to 90 % of a step; and least
+# number of examples from one to the next.
 PERIOD, EXAMPLES_PER_MEASUREMENT = 14, 64
-"""Steps from one measurement to the next where it takes one extra backward pass, 70 to 90 % of a step; and least
-number of examples from one to the next."""
 
 
+# Number of examples of the embedded text whose steps take as long as what a measurement costs apart from the passes:
+# hooks and small operations on every parameter tensor, whatever the batch size.
 OVERHEAD = 128
-"""Number of examples of the embedded text whose steps take as long as what a measurement costs apart from the passes:
-hooks and small operations on every parameter tensor, whatever the batch size."""
 
 
 class ProbeColumns:

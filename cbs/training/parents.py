@@ -28,8 +28,8 @@ from cbs.trial.parent import Parent
 KIND = "cbs checkpoint"  # Key under which checkpoints of this package hold their version
 
 
+# Usual keys of model and optimizer where both are saved in one file
 _MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", "optimizer_state_dict")
-"""Usual keys of model and optimizer where both are saved in one file."""
 
 
 _OF_TRAINER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")

@@ -85,9 +85,9 @@ def compare(
     )
 
 
+# Measured steps, beside every thousandth, in which it is checked whether examples influence each other: this may
+# change as the model learns, and each check costs as much as two steps.
 CHECKED = (1, 10, 100)
-"""Measured steps, beside every thousandth, in which it is checked whether examples influence each other: this may
-change as the model learns, and each check costs as much as two steps."""
 
 COUPLED = "the loss of an example depends on other examples in its batch"
 

@@ -13,8 +13,8 @@ from cbs.files import atomic_file, set_aside
 
 LEAST_SECONDS = 30.0  # Least time between two checkpoints of a trial; shorter trials never write one
 
+# Largest share of a trial's time that may be spent on writing checkpoints
 SHARE = 0.05
-"""Largest share of a trial's time that may be spent on writing checkpoints."""
 
 
 class Checkpoint:

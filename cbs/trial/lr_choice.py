@@ -19,15 +19,15 @@ _LEAST = 1e-300  # Used in place of 0 steps, whose logarithm is undefined
 _ROUNDING = 1e-10  # Shares and mean log steps that differ by less than this are a tie
 
 
+# Ratio of slopes, or of curvatures in ln lr, up to which a polynomial through neighbours is trusted in between
 ALIKE = 8.0
-"""Ratio of slopes, or of curvatures in ln lr, up to which a polynomial through neighbours is trusted in between."""
 
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.4  # Mean and standard deviation of the prior of the slope
 
 
+# Standard deviation by which ln lr departs from a straight line per e-fold of the batch size
 DRIFT = 0.15
-"""Standard deviation by which ln lr departs from a straight line per e-fold of the batch size."""
 
 
 def vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:

@@ -15,11 +15,11 @@ from cbs.trial.target import Target
 
 SCHEMA_VERSION = 1  # Raised when a stored column or key changes its name, unit or meaning
 
+# Fraction of a budget, in examples, by which a trial may miss it and still be at it; see `leeway`
 AT_BUDGET = 0.01
-"""Fraction of a budget, in examples, by which a trial may miss it and still be at it; see :func:`leeway`."""
 
+# Fraction of a batch by which a trial may miss its budget in any case: one half, as steps are whole, plus rounding
 _OF_A_BATCH = 0.55
-"""Fraction of a batch by which a trial may miss its budget in any case: one half, as steps are whole, plus rounding."""
 
 CLIPPED = "clipped"
 """Column of the steps of trials that clip gradients: 1 where the gradient was clipped, else 0."""

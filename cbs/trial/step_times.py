@@ -24,8 +24,8 @@ from cbs.files import atomic_file
 
 SPREAD = ("seconds_low", "seconds_high", "repetitions")  # Columns that describe the spread of the measurements
 
+# Confidence level of the interval of the seconds
 LEVEL = 0.95
-"""Confidence level of the interval of the seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,8 @@ from cbs.trial.trial_files import (
 MANIFEST = "sweep.json"
 LOCK = "sweep.lock"
 """Name of the file in a sweep's folder that exists while the sweep runs; its owner updates it regularly."""
+# Age of the lock file after which its owner counts as dead, where its process cannot be checked
 STALE_SECONDS = 120.0
-"""Age of the lock file after which its owner counts as dead, where its process cannot be checked."""
 LAST_LINES = "last-lines.txt"
 
 

@@ -12,9 +12,9 @@ from cbs.errors import ConfigError
 
 Direction = Literal["below", "above"]
 
+# A crossing is read from the evaluations between its first step divided by this and its first step: wide enough for
+# about four of them, narrow enough for a line.
 NEARBY = 1.2
-"""A crossing is read from the evaluations between its first step divided by this and its first step: wide enough for
-about four of them, narrow enough for a line."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_flatten
 
 from cbs.workloads.base import Batch, TrainingStream
 
+# Number of indices drawn at a time, always the same, so that the sequence does not depend on how many are
+# requested.
 BLOCK = 4096
-"""Number of indices drawn at a time, always the same, so that the sequence does not depend on how many are
-requested."""
 
 Rows = Tensor | tuple[Tensor, ...]
 

@@ -21,12 +21,12 @@ from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
 from cbs.workloads.text_parts.options import find_corpus, llama_shape, mup_base, resized, size_named
 from cbs.workloads.text_parts.tokens import WindowStream, windows_of
 
+# Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the
+# cache.
 VALIDATION_CHUNK = 128
-"""Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the
-cache."""
 
+# Largest number of logits per forward pass of the validation, for large vocabularies: 1 GiB in float32
 VALIDATION_LOGITS = 2**28
-"""Largest number of logits per forward pass of the validation, for large vocabularies: 1 GiB in float32."""
 
 INITS = ("scaled", "nanogpt")
 

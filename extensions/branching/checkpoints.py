@@ -29,8 +29,8 @@ from extensions.branching.reading import TunedBranches
 
 _UNLIKE = 0.01  # Level of the F test for losses around k* that scatter more over seeds than those of smaller factors
 
+# Fraction of the tolerance up to which the fall of the loss expected below the smallest factor is not reported
 _LEVEL = 0.25
-"""Fraction of the tolerance up to which the fall of the loss expected below the smallest factor is not reported."""
 
 _TAIL = 0.025  # Probability that the loss does not fall below which it is said to
 _WIDE = 4.0  # Ratio of the upper to the lower end of an interval above which k* cannot be told

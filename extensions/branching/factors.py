@@ -27,14 +27,14 @@ from analysis.estimate.objective import Scale
 from analysis.estimate.prior import Line
 from analysis.quantities import OPEN, UNKNOWN, Array, Quantity
 
+# Degrees of freedom of the noise from which on a checkpoint needs none of the others, and may lend to them
 ENOUGH, SOME = 8, 3
-"""Degrees of freedom of the noise from which on a checkpoint needs none of the others, and may lend to them."""
 
 _ALIKE = 0.5  # Standard deviation of ln of the noise from one checkpoint of a run to another
 SMOOTHING = 0.5  # Weight of the newest loss in the average
 
+# Tolerance of the published rule in nats per token
 TOLERANCE = 0.01
-"""Tolerance of the published rule in nats per token."""
 
 
 class BranchLosses(NamedTuple):

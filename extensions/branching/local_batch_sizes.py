@@ -36,11 +36,11 @@ from extensions.branching.checkpoints import LocalCheckpoint, checkpoint
 from extensions.branching.factors import ENOUGH, SOME, FactorCurve
 from extensions.branching.reading import TunedBranches, branched, tuned
 
+# Default tolerance of the loss, in the unit of the metric; the published rule has the same, in nats per token
 TOLERANCE = 0.01
-"""Default tolerance of the loss, in the unit of the metric; the published rule has the same, in nats per token."""
 
+# Least tolerance as a fraction of the standard deviation of a loss over seeds, below which seeds alone differ
 NOISE_SHARE = 0.5
-"""Least tolerance as a fraction of the standard deviation of a loss over seeds, below which seeds alone differ."""
 
 _ALIKE = 1e-3  # Relative difference up to which two losses count as equal
 

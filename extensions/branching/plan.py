@@ -19,11 +19,11 @@ TRIED = "tried"
 
 _TRIED_FACTORS = (1.0, 0.5, 2.0)  # What multiplies the learning rate of the square-root rule, itself first
 
+# Default beginnings of branches, their factors k, and the most seeds of a branch
 AT, FACTORS, SEEDS = "5%,10%,20%,40%,80%", "1/4,1/2,1,2,4,8,16", 5
-"""Default beginnings of branches, their factors k, and the most seeds of a branch."""
 
+# Default window: the larger of this many updates of the largest batch, and this share of the trunk's examples
 FEWEST_STEPS, SHARE = 20, 0.02
-"""Default window: the larger of this many updates of the largest batch, and this share of the trunk's examples."""
 
 
 @dataclass(frozen=True, kw_only=True)

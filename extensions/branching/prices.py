@@ -5,12 +5,12 @@ from fractions import Fraction
 from extensions.branching.plan import AT, FACTORS, FEWEST_STEPS, SEEDS, SHARE
 from sweeps.outlook.price import CriticalRun, Instead, Price, price
 
+# Fewest and typical number of branches at a checkpoint that the sequential test runs (docs/branching.md)
 BRANCHES: tuple[int, int] = (3, 7)
-"""Fewest and typical number of branches at a checkpoint that the sequential test runs (docs/branching.md)."""
 
+# Batch size of the run from which branches start, as a share of B_crit: branches reach from a sixteenth of B_crit to
+# four times it.
 TRUNK = 0.25
-"""Batch size of the run from which branches start, as a share of B_crit: branches reach from a sixteenth of B_crit to
-four times it."""
 
 
 def branch_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:

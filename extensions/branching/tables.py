@@ -15,8 +15,8 @@ from analysis.present.table import Column, Table, quantity
 from extensions.branching.checkpoints import LocalCheckpoint
 from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalCurve, LocalScope, in_words
 
+# Checkpoints that are shown unless everything is
 MOST = 9
-"""Checkpoints that are shown unless everything is."""
 
 
 @presentation.register

@@ -36,9 +36,9 @@ from extensions.budget.reading import Spent
 MOST_SEEDS = 1000  # Largest number of further seeds that is named: so many are as good as none
 _STEP = 0.05  # Spacing in ln B at which curves are compared with their best
 
+# Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise
+# themselves, which further seeds would reduce.
 _NOISY = 3.0
-"""Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise
-themselves, which further seeds would reduce."""
 
 _EDGE = "a best learning rate lies at the edge of the grid"
 

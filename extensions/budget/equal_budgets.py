@@ -25,8 +25,8 @@ from cbs.trial.record import AT_BUDGET
 from extensions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
 from extensions.budget.reading import Spent, side_by_side, spent
 
+# Default margin of a metric in nats; for other metrics it is the fraction `SHARE` of the best value
 NATS = 0.01
-"""Default margin of a metric in nats; for other metrics it is the fraction :data:`SHARE` of the best value."""
 
 SHARE = 0.01
 

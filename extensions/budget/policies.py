@@ -14,8 +14,8 @@ from sweeps.spec.spec import Sweep
 if TYPE_CHECKING:
     from extensions.budget.equal_budgets import OptimizerAtBudget
 
+# No larger batch size is added if a budget would give it fewer updates than this
 FEWEST_STEPS = 20
-"""No larger batch size is added if a budget would give it fewer updates than this."""
 
 MOST_SEEDS = 32  # Largest number of seeds per batch size
 

@@ -20,8 +20,8 @@ from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
+# Share of its peak below which a learning rate has begun to decay; the rounding of a constant one stays above
 _AT_PEAK = 0.999
-"""Share of its peak below which a learning rate has begun to decay; the rounding of a constant one stays above."""
 
 _SHORT = {TrialStatus.REACHED: "it ended at its target", TrialStatus.BUDGET_EXHAUSTED: "it ended sooner"}
 

@@ -190,9 +190,9 @@ LONG = (0.9, 0.999)  # the usual betas of Adam
 
 LR = 1e-3
 
+# Largest relative difference of steps that are alike: an average that is not corrected changes the first step by a
+# factor of 10 or 32, eps inside of the root by 5.
 CLOSE = 0.02
-"""Largest relative difference of steps that are alike: an average that is not corrected changes the first step by a
-factor of 10 or 32, eps inside of the root by 5."""
 
 
 @check()

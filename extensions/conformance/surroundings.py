@@ -14,6 +14,7 @@ from extensions.conformance.subjects import Failure, OptimizerRun, Subject, chec
 
 PEAK = 0.125
 
+# All schedulers of torch; the second argument says whether momentum is cycled, too
 SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {
     "LambdaLR": lambda o, _: lr_scheduler.LambdaLR(o, lambda step: 0.5**step),
     "MultiplicativeLR": lambda o, _: lr_scheduler.MultiplicativeLR(o, lambda _: 0.9),
@@ -38,7 +39,6 @@ SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {
     "ReduceLROnPlateau": lambda o, _: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "SWALR": lambda o, _: SWALR(o, swa_lr=PEAK / 2, anneal_epochs=3),
 }
-"""All schedulers of torch; the second argument says whether momentum is cycled, too."""
 
 
 @check()

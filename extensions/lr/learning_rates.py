@@ -37,11 +37,11 @@ from analysis.read.results import Results, load
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
 
+# Multiples of the batch size for which factors are given
 MULTIPLES = (2, 4, 8)
-"""Multiples of the batch size for which factors are given."""
 
+# Exponent of the batch size to which the learning rate is proportional, by rule
 RULES = {"square-root rule": 0.5, "linear rule": 1.0}
-"""Exponent of the batch size to which the learning rate is proportional, by rule."""
 
 _ROUNDING = 1e-9
 

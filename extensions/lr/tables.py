@@ -15,8 +15,8 @@ from extensions.lr.learning_rates import LearningRate, LearningRates, Protocol
 
 FEW = 2  # Largest number of commands of a protocol that are printed; the file of missing trials has all
 
+# Batch sizes that are shown unless everything is
 MOST = 4
-"""Batch sizes that are shown unless everything is."""
 
 
 @presentation.register

@@ -28,8 +28,8 @@ from sweeps.search.pruning import settle
 from sweeps.spec.axes import Cell
 
 _OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
+# Files of a trial that are merged; and names in a folder that are merged or that commands create anew
 _TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "kept", "analysis", "bounds.json"}
-"""Files of a trial that are merged; and names in a folder that are merged or that commands create anew."""
 
 
 @dataclass

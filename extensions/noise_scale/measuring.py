@@ -30,8 +30,8 @@ from sweeps.spec.workload import built
 
 ONE_STEP_SIZES = (4, 16, 64, 256, 1024)  # Batch sizes at which single steps are tested
 
+# Largest number of examples of a checked batch: each costs a backward pass, and more examples show nothing new
 CHECKED = 8
-"""Largest number of examples of a checked batch: each costs a backward pass, and more examples show nothing new."""
 
 
 def measure(

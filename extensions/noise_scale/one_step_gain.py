@@ -23,13 +23,13 @@ from cbs.compute.state import evaluating
 from cbs.errors import ConfigError
 from cbs.training.loop import TrainingLoop
 
+# Step lengths that are tried, relative to the best one of the quadratic
 LENGTHS = (0.25, 0.5, 2.0**-0.5, 1.0, 2.0**0.5, 2.0, 4.0)
-"""Step lengths that are tried, relative to the best one of the quadratic."""
 
 _LOST = 1e30  # Replaces a loss that is not finite
 
+# How many times the range of lengths is extended by a factor of 4 when the best is the shortest or the longest
 _WIDENED = 3
-"""How many times the range of lengths is extended by a factor of 4 when the best is the shortest or the longest."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from sweeps.outlook.price import CriticalRun, Instead, Price, price
 
+# Steps of `cbs noise-scale`, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
+# docs/clusters.md).
 NOISE_STEPS, MEASURED_STEP = 256, 1.9
-"""Steps of ``cbs noise-scale``, and the time of a measured step relative to a plain one (GPT-2 small on an H100,
-docs/clusters.md)."""
 
 
 def noise_scale_price(run: CriticalRun, gpu_hour: float | None = None) -> Price | None:

@@ -53,8 +53,8 @@ from extensions.recommending.plans import (
 
 NEAR = 1.05  # A batch size is near the best if its objective is at most this multiple of the best
 
+# Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken
 _ROUNDING = 1e-9
-"""Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken."""
 
 _FLAT = 5e-3  # ``_ROUNDING`` for examples: near perfect scaling, a slope slightly off could move their minimum anywhere
 

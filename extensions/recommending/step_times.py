@@ -33,9 +33,9 @@ from sweeps.search.trial_table import middle
 from sweeps.spec.axes import Cell
 from sweeps.spec.workload import built
 
+# Number of rounds in which all combinations are timed in turn, a block of steps each, so that a passing load on the
+# machine does not affect only one optimizer or batch size.
 ROUNDS = 5
-"""Number of rounds in which all combinations are timed in turn, a block of steps each, so that a passing load on the
-machine does not affect only one optimizer or batch size."""
 SLOW_ROUNDS = 3  # Number of rounds if a step takes longer than a block should
 _MOST_STEPS = 1000  # Most steps of a block; where they fill less than its time, more of them would hardly tell more
 

@@ -34,8 +34,8 @@ GAUSSIAN_PROCESSES = "rasmussen2006gaussian"
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 _EPRINT = re.compile(r"eprint = \{([^}]*)\}")
+# Field with the registered names of the optimizers that a paper introduces; not printed
 _OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")
-"""Field with the registered names of the optimizers that a paper introduces; not printed."""
 
 
 @functools.cache

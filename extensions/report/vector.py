@@ -24,11 +24,11 @@ LONGEST_TABLE = 60  # Number of rows shown of the table behind a figure; the dow
 
 FIRST = ("steps", "doubling", "pareto", "definitions")  # Figures that come before the others
 
+# Number of characters of SVG above which a figure is written as PNG, because browsers are slow with so many marks
 LARGEST = 400_000
-"""Number of characters of SVG above which a figure is written as PNG, because browsers are slow with so many marks."""
 
+# Verdana has nearly the same widths, so labels keep their positions if the font is missing
 _FALLBACK = f"'{FONT}', Verdana, sans-serif"
-"""Verdana has nearly the same widths, so labels keep their positions if the font is missing."""
 
 _GEOMETRY, _LONG = re.compile(r'\b(d|[xy][12]?|points|transform|width|height)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")
 _RADIUS = 5.0  # Radius of a circle in points, larger than the marks so that it is easy to hit

@@ -18,8 +18,8 @@ from extensions.scale.power_law import Observations, PowerLaw, fit
 _SAME = 1e-9  # Relative difference below which two values count as equal
 
 
+# Width of the interval of an exponent from which on a law says nothing, and how that is said
 SAYS_NOTHING, NOTHING = 1.0, "nothing can be said"
-"""Width of the interval of an exponent from which on a law says nothing, and how that is said."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from analysis.quantities import Array, Interval, interval, percentiles
 from cbs.trial.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")
+# Forward and backward pass of a dense model: C = 6 N D (Kaplan et al. 2020, section 2.1).
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward and backward pass of a dense model: C = 6 N D (Kaplan et al. 2020, section 2.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +82,13 @@ def in_tokens(answers: Sequence[Answer]) -> bool:
     return len(lengths) > 1 and None not in lengths
 
 
+# What the points of one law must have in common, in words
 _ALIKE = {
     "metric_unit": "units of the metric",
     "data_hash": "data",
     "example_unit": "units of an example",
     "tokens_per_example": "tokens in an example",
 }
-"""What the points of one law must have in common, in words."""
 
 
 def unlike(pooled_answers: Sequence[Answer]) -> Iterator[str]:

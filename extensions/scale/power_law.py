@@ -29,9 +29,9 @@ _ITERATIONS = 30
 _TOLERANCE = 1e-6  # Tolerance of the exponent; the scatter, found by a search, is not more exact
 
 Ends = tuple[float, float]
+# Variance (of a logarithm) added to every point, the square of a relative error of 1e-6, to keep exact points
+# solvable.
 FLOOR = 1e-12
-"""Variance (of a logarithm) added to every point, the square of a relative error of 1e-6, to keep exact points
-solvable."""
 
 _LARGEST = 100.0  # Largest scatter in the search, as a multiple of the variance of the unweighted residuals
 

@@ -21,9 +21,9 @@ from cbs.trial.target import Target
 from extensions.scale.fits import NOTHING, ScalingLaw, comparisons, laws, options, varying
 from extensions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike, why_left_out
 
+# Ratio of the spread of ln S(B_crit) to that of ln B_crit below which an exponent against data counted at B_crit is 1
+# within a quarter, whatever the data.
 _OWN = 0.25
-"""Ratio of the spread of ln S(B_crit) to that of ln B_crit below which an exponent against data counted at B_crit is 1
-within a quarter, whatever the data."""
 
 _ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
 

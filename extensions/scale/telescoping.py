@@ -25,8 +25,8 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.trial import lr_choice
 from cbs.trial.lr_choice import at_edges, best_lr
 
+# Largest number of learning rates by which a grid may be extended
 EXTENSION = 6
-"""Largest number of learning rates by which a grid may be extended."""
 
 POINTS = (8, 5, 3, 1)  # Number of learning rates at the first, second, third and every further width
 

@@ -184,8 +184,8 @@ def draw_courses(axes: Axes, table: pd.DataFrame) -> None:
         axes.axhline(float(table["target_value"].iloc[0]), color=style.GREY, linestyle=":", linewidth=0.9)
 
 
+# Number of points of the curve of constant batch sizes, and how far it goes beyond them, as a factor
 _RESOLUTION, _BEYOND = 120, 1.5
-"""Number of points of the curve of constant batch sizes, and how far it goes beyond them, as a factor."""
 
 _FRONT = [
     "panel", "optimizer", "kind", "batch_size", "steps", "examples", "low", "high", "x_low", "x_high",

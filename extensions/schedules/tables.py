@@ -19,8 +19,8 @@ from extensions.schedules.plan.stages import Stages
 SHORT = ("batch size", "steps", "learning rate")
 """Headings of what a trainer is told of a stage, beside where it begins."""
 
+# Schedules that are shown unless everything is; those that save most
 MOST = 3
-"""Schedules that are shown unless everything is; those that save most."""
 
 
 @presentation.register

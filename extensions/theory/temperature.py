@@ -34,8 +34,8 @@ from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.trial_files import read_steps
 
+# Factor by which the squared gradient may change within the second half of a run for it to count as settled
 DRIFT = 1.2
-"""Factor by which the squared gradient may change within the second half of a run for it to count as settled."""
 
 
 @dataclass(frozen=True, kw_only=True)

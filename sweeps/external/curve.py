@@ -25,13 +25,13 @@ from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
 from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer
 
+# Suffixes of files that are written line by line: what follows the last line break is not yet complete
 _LINES = (".jsonl", ".csv", ".tsv", ".log")
-"""Suffixes of files that are written line by line: what follows the last line break is not yet complete."""
 
 _SAME = ("batch_size", "lr", "seed")
 
+# How Weights & Biases says where an online run is, as the program starts
 _ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
-"""How Weights & Biases says where an online run is, as the program starts."""
 _HEAD = 2**16  # Bytes of the program's output that are searched for it
 
 

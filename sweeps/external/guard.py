@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 
+# Option of Linux's `prctl` that makes orphaned descendants children of this process instead of the first process
 _SUBREAPER = 36
-"""Option of Linux's ``prctl`` that makes orphaned descendants children of this process instead of the first process."""
 
+# Number of checks, and seconds between them, of whether killed processes are gone and left no others behind; a process
+# that waits for a device may take some time to die.
 _LOOKS, _BETWEEN = 100, 0.02
-"""Number of checks, and seconds between them, of whether killed processes are gone and left no others behind; a process
-that waits for a device may take some time to die."""
 
 
 def main(seconds: float, command: list[str]) -> None:

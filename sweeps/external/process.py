@@ -15,8 +15,8 @@ OUTPUT = "output.log"  # File in the folder of a trial with standard output and 
 
 GRACE = 10.0  # Seconds from SIGTERM to SIGKILL
 
+# Bytes at the end of the output in which its last lines are looked for, and how many of them a message holds
 _TAIL, _LINES = 4096, 3
-"""Bytes at the end of the output in which its last lines are looked for, and how many of them a message holds."""
 
 MOST_OUTPUT = 2**26  # Bytes of output that are kept unless it is the log, so that endless output does not fill the disk
 

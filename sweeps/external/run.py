@@ -23,9 +23,9 @@ from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import GRACE, MOST_OUTPUT, OUTPUT, Process
 from sweeps.external.trainer import ALONE, ExternalTrainer, environment_of
 
+# Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start. A log that takes
+# long to read is read less often, for at most that fraction of the time.
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
-"""Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start. A log that takes
-long to read is read less often, for at most that fraction of the time."""
 
 
 def run_command(
@@ -264,8 +264,8 @@ class Job:
 
 NODES = "nodes.json"
 """File in the folder of a trial, which all of its nodes see, with what the first node tells the others."""
+# Seconds between two looks for the file of the first node, and until it is given up
 NODES_LOOK, NODES_PATIENCE = 0.2, 300.0
-"""Seconds between two looks for the file of the first node, and until it is given up."""
 
 
 def call_nodes(

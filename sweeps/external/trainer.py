@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from analysis.read.importers import Settings
 
 REPORT = "report"  # Format of the log that :func:`cbs.report` writes
+# Format of Weights & Biases, whose file of a run is empty until the run ends, and seconds between two questions to its
+# server.
 WANDB, ASK_SECONDS = "wandb", 10.0
-"""Format of Weights & Biases, whose file of a run is empty until the run ends, and seconds between two questions to its
-server."""
 
 FORMATS = {"trainer_state": "huggingface"}  # Alternative names of formats
 
@@ -56,8 +56,8 @@ _TOLD = {
     "lr": "every learning rate would give the same run",
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+# Words that only a shell knows: as the program, and anywhere
 _BUILT_IN, _OPERATORS = ("cd", "source", ".", "export", "ulimit", "module"), ("&&", "||", "|", ";", "&", ">", ">>", "<")
-"""Words that only a shell knows: as the program, and anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ def policy_of(
     raise ConfigError("no policy here narrows answers at equal budgets; leave --precision out and give --batch-sizes")
 
 
+# Seconds after which `--dry-run` gives up timing steps, and the least time it spends on timing them
 DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0
-"""Seconds after which ``--dry-run`` gives up timing steps, and the least time it spends on timing them."""
 
 
 def note(line: str) -> None:

@@ -27,14 +27,14 @@ from sweeps.spec.workload import built
 
 MOST_SECONDS = 12.0  # Wall-clock seconds of timing for all optimizers together; a single step may take longer
 
+# Number of steps that are timed at a batch size; fewer once they have taken this many seconds
 STEPS, ENOUGH_SECONDS = 5, 0.3
-"""Number of steps that are timed at a batch size; fewer once they have taken this many seconds."""
 
 LONG_STEP = 5.0  # A first step that takes at least this many seconds is not repeated, but counts itself
 
+# Distance to the target, as a share of that at the start, for every factor of e by which the steps fall short of it;
+# 0.16 to 0.5 on the embedded text.
 _SHARE_PER_LOG = 0.2
-"""Distance to the target, as a share of that at the start, for every factor of e by which the steps fall short of it;
-0.16 to 0.5 on the embedded text."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 
+# Matches names of metrics that may be fractions or percentages and are better when lower
 _ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
-"""Matches names of metrics that may be fractions or percentages and are better when lower."""
 
 _FEW = 3  # This many equal values do not occur by chance in a run that trains, nor this many failures at the beginning
 

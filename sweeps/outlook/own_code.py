@@ -29,9 +29,9 @@ from cbs.workloads.streams import split_batch
 EXAMPLES = 8  # Number of examples in a batch drawn for a check
 PARTS = (2, 3, 3)  # Sizes of the parts into which such a batch is cut
 
+# Relative difference up to which two values count as equal: above the rounding errors of half precision and of
+# devices.
 ALIKE = 1e-3
-"""Relative difference up to which two values count as equal: above the rounding errors of half precision and of
-devices."""
 
 
 QUICK_STEP = 0.05  # Seconds; if a step takes no longer than this, more steps are checked

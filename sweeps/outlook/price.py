@@ -27,11 +27,11 @@ from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
+# Of the forward and the backward pass of a dense model (Kaplan et al. 2020, section 2.1).
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Of the forward and the backward pass of a dense model (Kaplan et al. 2020, section 2.1)."""
 
+# FLOP/s of one H100 in bfloat16 without sparsity (its data sheet), and the fraction of them that training achieves
 PEAK, UTILISATION = 989e12, 0.4
-"""FLOP/s of one H100 in bfloat16 without sparsity (its data sheet), and the fraction of them that training achieves."""
 
 
 def training_flops(parameters: int, tokens: float) -> float:
@@ -56,13 +56,13 @@ def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool
 Range = tuple[float, float, float]
 """A low, a typical and a high value."""
 
+# Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
+# `benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 88 sweeps; 20 %:
+# 160; 10 %, without `--max-runs`: 80).
 RUNS: Mapping[float, Range] = {0.35: (14, 22, 37), 0.2: (18, 33, 72), 0.1: (31, 100, 380)}
-"""Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
-:mod:`benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 88 sweeps; 20 %:
-160; 10 %, without ``--max-runs``: 80)."""
 
+# GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
-"""GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too."""
 
 _LEAST = 0.01  # Amounts below this are printed as such
 

@@ -24,12 +24,12 @@ from sweeps.search.trial_table import ALIKE, middle
 from sweeps.spec.axes import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 
+# Of ln steps: the factor of the squared distance in ln lr, and the deviation over seeds, 3 to 8 % for AdamW
 CURVATURE, NOISE = 0.25, 0.05
-"""Of ln steps: the factor of the squared distance in ln lr, and the deviation over seeds, 3 to 8 % for AdamW."""
 OVERHEAD, START = 0.1, 6.0  # Seconds between two trials of a worker, and until the first one starts
 
+# Number of trials with which the search of a batch size begins
 IN_VAIN = 3
-"""Number of trials with which the search of a batch size begins."""
 
 
 def outlook(

@@ -14,11 +14,11 @@ from typing import Any
 
 from cbs.errors import ConfigError
 
+# Seconds to wait for a cluster's port to answer; Ray itself would keep trying for minutes
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for a cluster's port to answer; Ray itself would keep trying for minutes."""
 
+# Seconds that a process may take to knock at a cluster without a token, and its exit code where it is refused
 _PROBE_SECONDS, _REFUSED = 20, 3
-"""Seconds that a process may take to knock at a cluster without a token, and its exit code where it is refused."""
 _PROBE = f"""
 import sys
 from ray._raylet import GcsClient

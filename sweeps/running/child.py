@@ -28,12 +28,12 @@ from typing import Any
 from cbs.errors import CbsError, ResultsError, reason
 
 _TURN = 0.5  # Seconds between two checks of whether a silent child is still running
+# Minimum number of seconds to wait for the first message of a child, which first has to import what it needs
 _IMPORTS = 120.0
-"""Minimum number of seconds to wait for the first message of a child, which first has to import what it needs."""
 _LAST_WORDS = 3.0  # Seconds that a hanging child is given to write its stack
 _TAIL, _MOST_LOG = 2**14, 2**20  # Bytes of the log that are read at the end, and bytes above which the log is emptied
+# A line of a stack as `faulthandler` writes it; the innermost frame comes first
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+) in (\S+)')
-"""A line of a stack as :mod:`faulthandler` writes it; the innermost frame comes first."""
 _NOT_THEIRS = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1] / "cbs"), __file__, "<")
 _START = "import sys; sys.path[:] = {path!r}; from sweeps.running.child import main; main({fd})"
 

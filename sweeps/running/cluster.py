@@ -38,24 +38,24 @@ _QUIET = {
     # Processes that Ray starts in advance are useless to Tune, which needs a special environment for its actors.
     "RAY_prestart_worker_first_driver": "0",
 }
+# Keeps glibc from returning activations to the kernel after every step: saves 20 % of a step at batch size 512 on a
+# CPU.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912"}
-"""Keeps glibc from returning activations to the kernel after every step: saves 20 % of a step at batch size 512 on a
-CPU."""
 
+# Ray's word for a new private instance; without an address it would join RAY_ADDRESS, which cluster jobs have set
 _PRIVATE = "local"
-"""Ray's word for a new private instance; without an address it would join RAY_ADDRESS, which cluster jobs have set."""
 
 _TOKEN_HINT = "its token is looked for in ~/.ray/auth_token, or where RAY_AUTH_TOKEN_PATH says; --insecure does without"
 
 MOST_CONNECT_SECONDS = 45.0  # Seconds to wait for a cluster; Ray itself would keep trying for minutes
 END_SECONDS, MOST_END_SECONDS = 3.0, 20.0  # Seconds to wait for the end of a start that was interrupted, and of Ray
 
+# System limits below which a private Ray ends this process, or never gets a worker running
 _LEAST = {
     "NOFILE": (64, "open files (ulimit -n)"),
     "NPROC": (200, "processes and threads (ulimit -u)"),
     "AS": (3 * 10**9, "bytes of address space (ulimit -v, in kilobytes)"),
 }
-"""System limits below which a private Ray ends this process, or never gets a worker running."""
 
 
 class EngineLost(BaseException):

@@ -13,11 +13,11 @@ import ray
 
 from sweeps.running.scratch import remove_own_folders
 
+# Seconds to wait for a port to answer
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for a port to answer."""
+# Seconds without a control service after which this process is ended. By then the main thread would have noticed,
+# unless it is stuck in a call that does not return. Ray itself kills the process after 60 s.
 STUCK_SECONDS = 30.0
-"""Seconds without a control service after which this process is ended. By then the main thread would have noticed,
-unless it is stuck in a call that does not return. Ray itself kills the process after 60 s."""
 LOOK_SECONDS = 1.0  # Seconds between two looks at the control service
 
 

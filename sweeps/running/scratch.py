@@ -18,8 +18,8 @@ _FOLDER, _OWNER, _OPEN = "cbs-ray-", "owner.json", "r"
 
 _own: list[Path] = []  # Temporary folders of this process
 _MOST_SOCKET = 107 if sys.platform == "linux" else 103  # Longest path of a socket in bytes
+# Bytes that Ray and this package append to the path of the folder for temporary files
 _SOCKETS = len(f"/{_FOLDER}1234567-12345678/{_OPEN}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
-"""Bytes that Ray and this package append to the path of the folder for temporary files."""
 _SHORT = "/tmp"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

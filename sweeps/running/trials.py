@@ -31,8 +31,8 @@ from sweeps.running.worker import Place, Setup, keep_freed_memory
 from sweeps.search.pruning import stops
 from sweeps.spec.workload import built
 
+# Shortest time between two heartbeats
 REPORT_SECONDS = 0.5
-"""Shortest time between two heartbeats."""
 
 
 def warm() -> None:

@@ -31,9 +31,9 @@ from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 
 HOME_SECONDS = 2.0  # Seconds between two checks that Ray is alive
+# Seconds without a message from any worker after which a private Ray is assumed to have none; each worker sends two a
+# second, whatever its trial does. A cluster may first have to find a node.
 MOST_SILENCE = 300.0
-"""Seconds without a message from any worker after which a private Ray is assumed to have none; each worker sends two a
-second, whatever its trial does. A cluster may first have to find a node."""
 
 PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
 """Variable of Ray Tune: how many trials may wait for their actors. It is one by default, and every actor then waits for

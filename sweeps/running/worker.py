@@ -22,9 +22,9 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.running.child import Child, Died
 
+# Seconds that the other ranks of a trial get to report their errors after one has failed, which need not be the
+# cause.
 LAST_WORDS = 3.0
-"""Seconds that the other ranks of a trial get to report their errors after one has failed, which need not be the
-cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +211,8 @@ def _rank_of_cause(call: Future[dict[str, Any]]) -> int:
 
 TOO_LARGE = "too-large.json"
 """File: a fingerprint of what trains -> batch size -> fewest examples of a pass that did not fit. It may be deleted."""
+# Fields of a trial on which its memory depends, in addition to its batch size
 _MATTERS = ("workload", "optimizer", "averaging", "probe", "diagnostics", "precision", "compile", "device")
-"""Fields of a trial on which its memory depends, in addition to its batch size."""
 
 
 class PassSizes:
@@ -268,8 +268,8 @@ class PassSizes:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Numbers of these parameters in ``malloc.h``
 _MOST = 2**31 - 1  # of an int, which is what mallopt takes
+# Files in which Linux counts the processes that it killed because memory was full
 _KILLS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
-"""Files in which Linux counts the processes that it killed because memory was full."""
 _LARGEST_PIECE = 2**25  # Largest value that glibc accepts; larger allocations are mapped from the system every time
 
 

@@ -23,53 +23,53 @@ from cbs.trial.lr_choice import Expected, cliff, vertex
 from sweeps.search.objective import Objective, StepsToTarget
 from sweeps.search.trial_table import FARTHEST, OCTAVE, Lattice, Seen, TrialTable
 
+# Log steps that a finer learning rate has to be able to gain to be tried before the other seeds have run
 MUCH = 0.05
-"""Log steps that a finer learning rate has to be able to gain to be tried before the other seeds have run."""
 
+# The same threshold where neither neighbour diverged. It is higher because a neighbour that was pruned may be slow by
+# chance, while next to a learning rate that diverged the steps keep falling up to the limit of stability.
 DIP = 0.10
-"""The same threshold where neither neighbour diverged. It is higher because a neighbour that was pruned may be slow by
-chance, while next to a learning rate that diverged the steps keep falling up to the limit of stability."""
 
+# Fraction of the standard deviation of one trial; a smaller gain could not be seen in a single trial
 NOTICED = 1.0
-"""Fraction of the standard deviation of one trial; a smaller gain could not be seen in a single trial."""
 
+# A learning rate is worse beyond the noise if it is by so many standard deviations of the difference of two trials
 CLOSES = 1.0
-"""A learning rate is worse beyond the noise if it is by so many standard deviations of the difference of two trials."""
 
+# Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
+# beyond where they predict it.
 SURE = 1.0
-"""Other batch sizes put the best learning rate inside a bracket if its end is more than so many standard deviations
-beyond where they predict it."""
 
+# If two learning rates differ by less than this in log steps, the best one is near: where, is lost in the noise
 NEAR = math.log(1.3)
-"""If two learning rates differ by less than this in log steps, the best one is near: where, is lost in the noise."""
 
+# Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
+# it, steps are in proportion to 1/lr, however far.
 STRAIGHT = 0.8
-"""Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
-it, steps are in proportion to 1/lr, however far."""
 
+# Width in positions to which the gap up to a diverged learning rate is closed where no lower learning rate reached the
+# target: if the steps keep falling up to the limit of stability, the learning rates that reach the target within the
+# budget may span less than a factor of 2.
 WINDOW = OCTAVE // 4
-"""Width in positions to which the gap up to a diverged learning rate is closed where no lower learning rate reached the
-target: if the steps keep falling up to the limit of stability, the learning rates that reach the target within the
-budget may span less than a factor of 2."""
 
+# By how much ln of the steps usually rises per squared distance in ln lr from the best learning rate
 CURVATURE = 0.2
-"""By how much ln of the steps usually rises per squared distance in ln lr from the best learning rate."""
 
+# Standard deviation of that, as a share of it
 VAGUE = 0.5
-"""Standard deviation of that, as a share of it."""
 
+# Expected loss that is accepted without another seed, in standard errors of the mean over all seeds
 MISSED = 1.0
-"""Expected loss that is accepted without another seed, in standard errors of the mean over all seeds."""
 
+# Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
+# a factor of 4 of the best one rarely takes the whole budget.
 _FAR = 4
-"""Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
-a factor of 4 of the best one rarely takes the whole budget."""
 
+# Octaves below a learning rate that diverged within which the best one usually lies
 _BELOW_CLIFF = 2
-"""Octaves below a learning rate that diverged within which the best one usually lies."""
 
+# Most octaves of a step beyond the leader, a factor of 65,536
 _LONGEST_STRIDE = 16
-"""Most octaves of a step beyond the leader, a factor of 65,536."""
 
 
 @dataclass(frozen=True)

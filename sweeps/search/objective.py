@@ -17,15 +17,15 @@ from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from sweeps.spec.spec import Sweep
 
+# Log steps as which the smallest difference of the metric that matters counts
 MATTERS = 0.05
-"""Log steps as which the smallest difference of the metric that matters counts."""
 
+# Smallest difference that matters, as a fraction of the target, if the user gave none and the metric no longer
+# improves.
 LEAST = 0.002
-"""Smallest difference that matters, as a fraction of the target, if the user gave none and the metric no longer
-improves."""
 
+# Log cost up to which it is linear in the metric; beyond it the cost grows more slowly, so that none overflows
 _MOST = 300.0
-"""Log cost up to which it is linear in the metric; beyond it the cost grows more slowly, so that none overflows."""
 
 
 class Objective(ABC):

@@ -15,17 +15,17 @@ from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.ending import Ending, value_of
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 
+# Share of the budget before which no trial is given up
 TRIED = 0.25
-"""Share of the budget before which no trial is given up."""
 
 FASTER = 2.0
 """How many times as fast as over the second half of its steps a trial may come nearer and still be given up. At a
 constant learning rate progress slows down; twice allows for a plateau before the metric begins to move. No run of 48 on
 text and images that reached its target was given up, nor was one at 1."""
 
+# Share of the distance at the start within which no trial is given up: the last evaluations before the target are
+# close together, and their noise is as large as what they gain.
 NEAR = 0.15
-"""Share of the distance at the start within which no trial is given up: the last evaluations before the target are
-close together, and their noise is as large as what they gain."""
 
 
 def beyond(step: int, best_steps: float | None, prune_factor: float | None) -> bool:

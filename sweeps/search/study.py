@@ -26,14 +26,14 @@ from sweeps.spec.axes import Cell, StagedStudy, StudyKey
 from sweeps.spec.given_rates import Prior
 from sweeps.spec.spec import Sweep
 
+# Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
+# rates.
 START = OCTAVE // 2
-"""Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
-rates."""
 
 FIRST = 3  # Number of trials with which every study begins
 
+# Log steps by which steps may fall faster than the batch size grows, by chance
 STEEP = 3 * math.sqrt(2) * SEED_DEVIATION
-"""Log steps by which steps may fall faster than the batch size grows, by chance."""
 
 
 class StudySearch:

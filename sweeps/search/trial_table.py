@@ -14,11 +14,11 @@ import numpy as np
 
 from cbs.trial.lr_choice import best_of_standings, censored, standings
 
+# Number of positions per factor of 2: neighbouring learning rates differ by 1.1 %
 OCTAVE = 64
-"""Number of positions per factor of 2: neighbouring learning rates differ by 1.1 %."""
 
+# Largest distance from the default, in positions: a factor of 1e12 on either side
 FARTHEST = 40 * OCTAVE
-"""Largest distance from the default, in positions: a factor of 1e12 on either side."""
 
 _SAME = 1e-5  # Relative difference below which two learning rates are one: they are written with six digits
 
@@ -57,12 +57,12 @@ def middle(grid: Sequence[float]) -> float:
     return grid[len(grid) // 2]
 
 
+# Prior of the noise: the standard deviation of ln S of one trial after the effects of learning rate and seed are
+# removed, and the degrees of freedom for which this prior counts.
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
-"""Prior of the noise: the standard deviation of ln S of one trial after the effects of learning rate and seed are
-removed, and the degrees of freedom for which this prior counts."""
 
+# Digits to which the final distances to the target of trials that missed it are compared
 ALIKE = 3
-"""Digits to which the final distances to the target of trials that missed it are compared."""
 
 
 @dataclass(frozen=True)

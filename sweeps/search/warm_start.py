@@ -127,8 +127,8 @@ def _prior(source: str, choice: Choice, group: Group, target: str, law: Learning
     )
 
 
+# Prior standard deviation of ln lr between two sweeps of the same optimizer
 MOVED = math.log(2.0)
-"""Prior standard deviation of ln lr between two sweeps of the same optimizer."""
 
 
 def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, float]]) -> Expected:

@@ -11,8 +11,8 @@ from typing import Any
 
 from cbs.errors import ConfigError
 
+# Power of the batch size to which the learning rate is proportional, by the name of the rule
 POWERS = {"sqrt": 0.5, "linear": 1.0}
-"""Power of the batch size to which the learning rate is proportional, by the name of the rule."""
 
 _FORMS = "sqrt:5e-3@32768 (5e-3 at batch size 32768, elsewhere by the square root), linear:0.1@256, or 64:1e-3,128:2e-3"
 

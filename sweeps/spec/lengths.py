@@ -57,8 +57,8 @@ class ScheduleRule:
         return any(short(budget * part // 4 + 1) != long(budget * part // 4 + 1) for part in (1, 2, 3, 4))
 
 
+# Largest accepted budget in examples; no run sees more
 MOST = 10**15
-"""Largest accepted budget in examples; no run sees more."""
 
 
 def parse_budgets(text: str) -> tuple[tuple[int, ...], bool]:

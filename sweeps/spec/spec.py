@@ -20,14 +20,14 @@ from sweeps.spec.lengths import ScheduleRule, check_budget
 
 SEARCHES = ("bracket", "grid")
 
+# Smallest ratio of the steps of two evaluations in trials that end with their budget; the sweep's own is used if it is
+# larger. The whole curve of such a trial is read, by linear interpolation in ln steps.
 BUDGET_GROWTH = 1.1
-"""Smallest ratio of the steps of two evaluations in trials that end with their budget; the sweep's own is used if it is
-larger. The whole curve of such a trial is read, by linear interpolation in ln steps."""
 
 UNRESOLVED = Target(metric="", value=0.0)  # Target of a prototype as long as it is not known: the workload's own
 
+# Fields of the prototype that say nothing, because the axes, the start and the budget set them in every trial
 _SET_BY_AXES = (*("optimizer", "lr", "batch_size", "seed", "batch_schedule", "max_steps", "parent", "stops_at_target"),)
-"""Fields of the prototype that say nothing, because the axes, the start and the budget set them in every trial."""
 
 
 @dataclass(frozen=True, kw_only=True)

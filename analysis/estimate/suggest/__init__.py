@@ -34,18 +34,18 @@ _LRS_BEYOND = 2
 _LRS_FROM_KNOWN = 3  # Learning rates of a search that starts at the best one: this one, and a worse one on either side
 OPEN = 0.4  # Probability above which the least product is first looked for beyond the measured batch sizes
 
+# The same where no runs at the measured batch sizes narrow the interval: that of an end which is open
 LEAST_OPEN = 0.025
-"""The same where no runs at the measured batch sizes narrow the interval: that of an end which is open."""
 
 BEYOND = 0.5  # Probability above which seeds at the measured batch sizes do not help
 APART = 4  # Ratio of the batch sizes with which it is looked for. Half of it, where that would do, left curves short.
 
+# If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
+# evaluations are then about as long as the run.
 FEWEST_STEPS = 10.0
-"""If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
-evaluations are then about as long as the run."""
 
+# Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly
 _WIDE_GAP, _NEAR = 3.0, 1.5
-"""Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly."""
 
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Batch sizes, and the seeds that each of them is to have."""

@@ -31,17 +31,17 @@ from analysis.quantities import Array
 
 GOAL = 0.8  # Expected width of the interval, relative to now, at which no more trials are added
 
+# Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
+# are far, one where they say enough.
 SEARCH = 2
-"""Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
-are far, one where they say enough."""
 
+# Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time
 STEP = 1.0
-"""Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time."""
 
 _TRUTHS = 128  # Number of draws that are tried as the truth
 
+# Largest number of runs that are added at a time
 MOST = 6
-"""Largest number of runs that are added at a time."""
 
 Cell = tuple[int, int]
 """Batch size and seed."""

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+# Largest number of optimizers whose curves can be distinguished in one panel
 TOGETHER = 6
-"""Largest number of optimizers whose curves can be distinguished in one panel."""
 
+# Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read
 MOST_PANELS = 12
-"""Largest number of panels of a figure, about a page; a panel takes as long to draw as a hundred runs to read."""
 
+# Largest number of parts of a result that are drawn where nobody asked for figures, of more the first, which takes as
+# long as all else for a hundred runs; and number of panels of a figure there that has no room for all.
 UNASKED = 4
-"""Largest number of parts of a result that are drawn where nobody asked for figures, of more the first, which takes as
-long as all else for a hundred runs; and number of panels of a figure there that has no room for all."""
 
 FORMATS = (".pdf", ".png")  # File formats in which every figure is written
 

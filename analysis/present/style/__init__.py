@@ -33,8 +33,8 @@ PANEL_HEIGHT = 2.5
 LOW_PANEL = 1.7  # Height of the panels in inches if there are many
 PANEL_WIDTH = 1.9  # Smallest width of a panel in inches; narrower pages have fewer panels side by side
 
+# Median ratio of the ends of a band above which only its edges are drawn; filled it would cover everything
 WIDE_BAND = 10.0
-"""Median ratio of the ends of a band above which only its edges are drawn; filled it would cover everything."""
 
 OPEN_ARROW = 12  # Length of the arrow of an open interval, in points
 

@@ -15,21 +15,21 @@ from analysis.present.style.scales import ink, size, width, wrapped_apart
 SMALL = 7  # points
 LINE = 1.25  # Line height relative to the font size
 
+# Largest number of labels in a key within the axes
 MOST_INSIDE = 6
-"""Largest number of labels in a key within the axes."""
 
+# Smallest share of the height of the axes that is left for the data below a key within them
 LEAST_DATA = 0.75
-"""Smallest share of the height of the axes that is left for the data below a key within them."""
 
 _KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
 _BETWEEN = 1.5  # between the columns of a key, as a multiple of the font size
+# Distances in points between a mark and its label; beyond the first they are joined by a line
 _REACHES = (4.0, 11.0, 18.0)
-"""Distances in points between a mark and its label; beyond the first they are joined by a line."""
 
 _FAR = np.repeat(_REACHES, 8)
 _ANGLES = np.pi / 4 * np.arange(len(_FAR))
+# Candidate positions of a label in order of preference: distance from the mark and direction
 _TURNS = np.round(np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1), 3)
-"""Candidate positions of a label in order of preference: distance from the mark and direction."""
 
 
 def spread(positions: Sequence[float], gap: float) -> np.ndarray:

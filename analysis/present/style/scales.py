@@ -18,13 +18,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 FONT = "DejaVu Sans"
 
+# Smallest contrast ratio of text and background (WCAG 2.2, success criterion 1.4.3)
 CONTRAST = 4.5
-"""Smallest contrast ratio of text and background (WCAG 2.2, success criterion 1.4.3)."""
 
 _BREAKS = re.compile(r"(?:[^\s,_(=/-]|(?<=\d),(?=\d))*[\s,_(=/-]?")
 
+# Ticks within a factor of ten, from many to few
 _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
-"""Ticks within a factor of ten, from many to few."""
 
 
 def plain(value: float) -> str:

@@ -40,23 +40,23 @@ _LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily
 
 _EXACT = 1e-6
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
+# Range of batch sizes, steps and learning rates: numbers beyond it are mistakes; within it products do not
+# overflow.
 SMALLEST, LARGEST = 1e-6, 1e15
-"""Range of batch sizes, steps and learning rates: numbers beyond it are mistakes; within it products do not
-overflow."""
 
+# Titles of columns that may be meant; the user has to confirm
 _UNLIKE = {
     "batch_size": ("batch", "bs", "size", "batch_tokens", "tokens", "batch_examples", "global_batch_size"),
     "steps": ("step", "steps_to_target", "iterations", "iters", "updates"),
 }
-"""Titles of columns that may be meant; the user has to confirm."""
 
 _TRAINED_ON = ("examples", "samples", "sequences", "tokens")  # Titles of what was trained on, in place of steps
 
+# In a title: the column holds the scatter or the logarithm of what is looked for, or a part of it
 _OTHERWISE = re.compile("std|sem|var|err|log|ln|per_|micro_|local_")
-"""In a title: the column holds the scatter or the logarithm of what is looked for, or a part of it."""
 
+# Titles of columns that may say which runs did not reach the target
 _ENDS = ("status", "state", "outcome", "reached", "converged", "diverged", "failed", "finished", "success", "succeeded")
-"""Titles of columns that may say which runs did not reach the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,6 +359,7 @@ def _seed(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
+# Parser for the cells of each column, and the advice for an empty cell where none is allowed
 _CELLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "batch_size": (_measured, "every row needs a batch size"),
     "steps": (lambda cell: _measured(cell, "leave the cell empty where the target was not reached"), ""),
@@ -370,6 +371,5 @@ _CELLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "target": (_target_cell, "give the value that the steps lead to, or remove the column"),
     "tokens_per_example": (cells.whole, ""),
 }
-"""Parser for the cells of each column, and the advice for an empty cell where none is allowed."""
 
 REQUIRED, OPTIONAL = tuple(_CELLS)[:2], tuple(_CELLS)[2:]

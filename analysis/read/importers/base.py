@@ -26,14 +26,14 @@ from analysis.read.titles import factors, is_column, of_part, product, with_prod
 from cbs.errors import ConfigError, DataError
 from cbs.registry import Registry
 
+# How certain a format is that a file is its own: it has lines that a program prints, which count only if there is
+# nothing else; it is some table; it has the format's columns; or its name and place are those of the format only.
 PRINTED, ANY_TABLE, COLUMNS, LAYOUT = range(4)
-"""How certain a format is that a file is its own: it has lines that a program prints, which count only if there is
-nothing else; it is some table; it has the format's columns; or its name and place are those of the format only."""
 
 _COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
+# Metric that says what it is drawn against in place of updates: Megatron-LM logs `lm loss vs samples`, DeepSpeed
+# `Train/Samples/train_loss`, in a CSV file `Train_Samples_train_loss`.
 _AGAINST = re.compile(r".*\b(vs|by)[ _](samples|examples|tokens)\b.*|train[/_](samples)[/_].*", re.IGNORECASE)
-"""Metric that says what it is drawn against in place of updates: Megatron-LM logs ``lm loss vs samples``, DeepSpeed
-``Train/Samples/train_loss``, in a CSV file ``Train_Samples_train_loss``."""
 
 _AMONG = "distinguish the runs in the column 'run'"
 _ALONE = "of several runs make a file each, or one CSV table with a column 'run'"

@@ -20,9 +20,9 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 ENDED_EARLY = (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
 """Statuses that a source may give to a run that has no evaluation, or whose curve does not show how it ended."""
 
+# Largest relative move of a point on its axis when examples or tokens are converted to whole steps; smaller than the
+# spacing of evaluations every 4 %.
 ROUNDING = 0.01
-"""Largest relative move of a point on its axis when examples or tokens are converted to whole steps; smaller than the
-spacing of evaluations every 4 %."""
 
 _EXACT = 1e-9
 _FEW = 0.1  # Largest fraction of the rows of a run at which a counter may start again

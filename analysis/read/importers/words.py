@@ -30,8 +30,8 @@ UNFINISHED = (
     *("NODE_FAIL", "BOOT_FAIL", "EARLY_STOPPED", "ABANDONED", "CANDIDATE", "STAGED", "CREATED", "ACTIVE"),
 )
 KNOWN = frozenset({*FINISHED, *UNFINISHED, *TrialStatus})
+# Words of ours and of other tools. A pruned trial of Optuna has the value of where it was pruned.
 _BOTH = (TrialStatus.FAILED, TrialStatus.PRUNED)
-"""Words of ours and of other tools. A pruned trial of Optuna has the value of where it was pruned."""
 
 
 def by_status(
@@ -77,8 +77,8 @@ def word_of(cell: Any) -> str:
 
 _RATE = r"(lr|learning[_ ]?rate)"
 _BATCH = r"((global|total|effective)\w*[_ ]?batch\w*|(train_)?batch_?size)"
+# Patterns of titles that may mean the same as one of ours
 _RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max))?", "batch_size": rf"(.*[./])?{_BATCH}"}
-"""Patterns of titles that may mean the same as one of ours."""
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
 _HOW_ENDED = r"(.*[./_ ])?(status|state)"

@@ -14,8 +14,8 @@ from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.optimizers.matching import leaves
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")
+# Names of the state that holds it: AMSGrad, the Adam family, RMSprop, Adagrad
 _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-"""Names of the state that holds it: AMSGrad, the Adam family, RMSprop, Adagrad."""
 
 
 @GEOMETRIES.register("preconditioned")

@@ -20,12 +20,12 @@ from cbs.noise_scale.passes import NOT_CALLED, SEEN, CountExamples, Pass, Weight
 from cbs.noise_scale.small_batch import GroupSums, Small
 from cbs.registry import Registry
 
+# Numbers of the measured steps, beside the multiples of the last, in which the assumptions are checked: whether
+# examples influence each other may depend on the batch and on what the model has learnt.
 CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Numbers of the measured steps, beside the multiples of the last, in which the assumptions are checked: whether
-examples influence each other may depend on the batch and on what the model has learnt."""
 
+# Squared relative spread of the weights of examples over their number, from which on the first order is not enough
 ROUGH = 0.05
-"""Squared relative spread of the weights of examples over their number, from which on the first order is not enough."""
 
 
 class Source(ABC):

@@ -12,11 +12,11 @@ from torch import Tensor
 Sizes = list[Tensor]
 """Tensors that broadcast against a stack: ``[whole]``, or ``[whole, rows, columns]`` where rows and columns count."""
 
+# Norms along one dimension, which is kept: `(entries, dim, out)`
 NORMS: dict[str, Callable[[Tensor, int, Tensor], Tensor]] = {
     "max": lambda entries, dim, out: torch.amax(entries, dim, keepdim=True, out=out),  # of absolute values
     "l2": lambda entries, dim, out: torch.linalg.vector_norm(entries, 2, dim, True, out=out),
 }
-"""Norms along one dimension, which is kept: ``(entries, dim, out)``."""
 
 
 class Extent(NamedTuple):

@@ -130,8 +130,8 @@ def build_metrics(names: Sequence[str], targets: Sequence[str], inputs: MetricIn
 POWER = 10.0  # Exponent p: half of the weight lies in the last 6 % of the examples
 
 
+# Number of examples whose mean loss is the value before the first step
 AT_START = 64
-"""Number of examples whose mean loss is the value before the first step."""
 
 
 # The current training loss: a line fitted to the losses of the steps over the logarithm of the examples, at its end.
@@ -222,8 +222,8 @@ class GradientNorm(OverFixedExamples):
         return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / self._examples.count
 
 
+# Products for the top eigenvalue, each along a direction more, and for the trace, each with random signs
 STEPS, PROBES = 16, 16
-"""Products for the top eigenvalue, each along a direction more, and for the trace, each with random signs."""
 
 
 class HessianMetric(OverFixedExamples):

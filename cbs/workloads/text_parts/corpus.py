@@ -75,11 +75,11 @@ class TokenShards:
 
 TokenUnit = Literal["byte", "token"]
 Tokens = np.ndarray | TokenShards
+# Number of tokens that are read at once when a corpus is scanned
 BLOCK = 2**18
-"""Number of tokens that are read at once when a corpus is scanned."""
 
+# Longer arrays than this many blocks (16.8 million tokens) are scanned only at this many evenly spaced blocks
 SAMPLED_BLOCKS = 64
-"""Longer arrays than this many blocks (16.8 million tokens) are scanned only at this many evenly spaced blocks."""
 
 ASCII_SIZE = 128
 

@@ -44,6 +44,7 @@ class GPTShape:
         return (vocab_size + self.context) * self.width + self.layers * block + (2 if self.biases else 1) * self.width
 
 
+# Shapes by name: named after their parameter count with 128 tokens, or those of Radford et al. 2019.
 SIZES: dict[str, GPTShape] = {
     "30k": GPTShape(width=32, layers=2, heads=2, context=32),
     "200k": GPTShape(width=64, layers=4, heads=4, context=64),
@@ -53,7 +54,6 @@ SIZES: dict[str, GPTShape] = {
     "gpt2-large": GPTShape(width=1280, layers=36, heads=20, context=1024, biases=True),
     "gpt2-xl": GPTShape(width=1600, layers=48, heads=25, context=1024, biases=True),
 }
-"""Shapes by name: named after their parameter count with 128 tokens, or those of Radford et al. 2019."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,8 @@ class LlamaShape(GPTShape):
         return (1 if self.tied else 2) * vocab_size * self.width + self.layers * block + self.width
 
 
+# Shapes by name: small ones, named after their parameter count with 128 tokens, and those of Zhao et al. 2024 (arXiv
+# 2403.03507, released configurations), with 32,000 tokens.
 LLAMA_SIZES: dict[str, LlamaShape] = {
     "llama-30k": LlamaShape(width=32, layers=2, heads=2, context=32, tied=True),
     "llama-200k": LlamaShape(width=64, layers=4, heads=4, context=64, kv_heads=2, tied=True),
@@ -59,8 +61,6 @@ LLAMA_SIZES: dict[str, LlamaShape] = {
     "llama-350m": LlamaShape(width=1024, layers=24, heads=16, context=1024),
     "llama-1b": LlamaShape(width=2048, layers=24, heads=32, context=1024, mlp_width=5461),
 }
-"""Shapes by name: small ones, named after their parameter count with 128 tokens, and those of Zhao et al. 2024 (arXiv
-2403.03507, released configurations), with 32,000 tokens."""
 
 
 class Llama(nn.Module):

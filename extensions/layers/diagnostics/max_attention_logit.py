@@ -25,12 +25,12 @@ from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
 BLOCKS = {"cpu": 2**19}
+# Largest number of logits in memory at a time, by kind of device: fits the cache on a CPU, 64 MiB elsewhere
 BLOCK = 2**24
-"""Largest number of logits in memory at a time, by kind of device: fits the cache on a CPU, 64 MiB elsewhere."""
 
+# A pair is masked by a float mask with an entry at or below this value; larger entries, such as a position bias, mask
+# nothing.
 MASKED = -1e4
-"""A pair is masked by a float mask with an entry at or below this value; larger entries, such as a position bias, mask
-nothing."""
 
 _ATTENTION = functional.scaled_dot_product_attention
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
+# Share of the learning rate above which an entry counts as having moved by all of it, to allow for rounding
 HELD = 0.999
-"""Share of the learning rate above which an entry counts as having moved by all of it, to allow for rounding."""
 
 
 @runtime_checkable

@@ -30,13 +30,13 @@ def images(model: str, data: str, **options: str) -> Choice:
     return Choice(name="images", options={"model": model, "data": data, **options})
 
 
+# Model, channels, width in pixels, norm, target accuracy; published B_simple over B_crit, averaged over a run
 DATA = {
     "mnist": ("cnn", 1, 28, "none", 0.99, 900 / 200),
     "svhn": ("cnn", 3, 32, "none", 0.9, 4_000 / 500),
     "cifar10": ("resnet32", 3, 32, "group", 0.8, 2_000 / 900),
     "imagenet": ("resnet50", 3, 224, "group", 0.6, 30_000 / 15_000),
 }
-"""Model, channels, width in pixels, norm, target accuracy; published B_simple over B_crit, averaged over a run."""
 
 
 @PAPERS.register("mccandlish-images")

@@ -175,8 +175,8 @@ def adaptive(scale: str) -> PaperRecipe:
 
 PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}  # B_simple and B_crit on SVHN, each averaged over a run
 
+# Target losses in the units of the workloads; not from the paper
 TARGETS = {"tiny": {"autoencoder": 0.03, "vae": 16.0}, "paper": {"autoencoder": 0.02, "vae": 600.0}}
-"""Target losses in the units of the workloads; not from the paper."""
 
 
 @PAPERS.register("mccandlish-autoencoders")

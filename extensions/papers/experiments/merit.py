@@ -35,12 +35,12 @@ UNPUBLISHED = "learning rates, betas, weight decay and warmup are not published:
 TINY = "30 thousand parameters on 0.4 MB of text and 16,000 sequences of 32 bytes, not GPT-2 on OpenWebText"
 OPTIMIZERS = ("adamw", "lamb", "merit")
 
+# Parameters, batch size in sequences of 1024 tokens, and validation losses of AdamW, LAMB and MERIT
 MODELS = {
     "small": (125e6, 1024, (3.470, 3.355, 3.280)),
     "medium": (355e6, 4096, (3.172, 3.068, 2.982)),
     "large": (770e6, 8192, (3.039, 2.971, 2.897)),
 }
-"""Parameters, batch size in sequences of 1024 tokens, and validation losses of AdamW, LAMB and MERIT."""
 
 ABLATIONS = {
     "merit(clip=none)": "3.32", "merit(lower_bound=false)": "3.35 to 3.38", "merit(elementwise=false)": "3.304",
@@ -144,8 +144,8 @@ def merit_ablation(scale: str) -> PaperRecipe:
     )
 
 
+# Parameters with a vocabulary of 32,000, batch size, and validation losses of AdamW, LAMB and MERIT
 LLAMAS = {"130m": (134e6, 1024, (3.277, 3.265, 3.199)), "350m": (368e6, 4096, (None, 3.001, 2.957))}
-"""Parameters with a vocabulary of 32,000, batch size, and validation losses of AdamW, LAMB and MERIT."""
 
 
 @PAPERS.register("merit-llama")
@@ -185,14 +185,14 @@ def merit_llama(scale: str) -> PaperRecipe:
 
 RATES = {"adamw": 0.032, "merit": 0.064}  # Learning rates with the best final loss at batch size 256 of the tiny scale
 
+# Metric: its name, and its published values for AdamW and MERIT on GPT-2 small at convergence
 CURVATURE = {
     "hessian_top": ("the largest eigenvalue of the Hessian", 37.231, 12.326),
     "hessian_trace": ("the trace of the Hessian", 12994.91, 3444.92),
 }
-"""Metric: its name, and its published values for AdamW and MERIT on GPT-2 small at convergence."""
 
+# Layers by scale, with the peaks of AdamW and MERIT in layers 1 and 12 of GPT-2 medium, read off figures
 LOGITS = {"tiny": ((1, "1750", "54"), (2, "560", "150")), "paper": ((1, "1750", "54"), (12, "560", "150"))}
-"""Layers by scale, with the peaks of AdamW and MERIT in layers 1 and 12 of GPT-2 medium, read off figures."""
 
 
 def _run(optimizer: str, size: int, budget: int, tiny: bool, *, curvature: bool = True) -> RecipeRun:

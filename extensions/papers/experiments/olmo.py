@@ -18,8 +18,8 @@ from extensions.papers.experiments import (
 from extensions.papers.experiments.parts import AUTO, PROBE, TEXT, experiment, schedule_less, steps_saved
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
+# Fraction of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long
 FIRST = 168 / 608
-"""Fraction of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long."""
 
 OLMO = Choice(name="text", options={
     "size": "gpt2-large", "width": 2048, "layers": 16, "heads": 16, "context": 4096, "data": "data/olmo/train.bin",

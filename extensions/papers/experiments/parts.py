@@ -23,24 +23,24 @@ if TYPE_CHECKING:  # recipes are listed without an import of pandas
 
 COSINE = ScheduleRule(name="cosine")
 
+# For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain
 SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
-"""For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain."""
 
 FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \
     "answers"  # fmt: skip
 
 TEXT = Choice(name="text")  # Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters
 
+# Token files of OpenWebText as nanoGPT prepares them
 OPENWEBTEXT = {
     "data": "data/openwebtext/train.bin", "validation": "data/openwebtext/val.bin", "dtype": "uint16",
     "vocab_size": 50257,
 }  # fmt: skip
-"""Token files of OpenWebText as nanoGPT prepares them."""
 
 AUTO = Choice(name="auto")  # Probe that measures as often as suits the batch size
 
+# Probe for every second step: tiny runs take about a hundred steps, and an interval needs tens of measurements
 PROBE = Choice(name="auto", options={"every": 2})
-"""Probe for every second step: tiny runs take about a hundred steps, and an interval needs tens of measurements."""
 
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 

@@ -20,8 +20,8 @@ from extensions.papers.experiments.parts import experiment, fitted, lower_loss
 from sweeps.spec.spec import Sweep
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
+# Width, layers, parameters without embeddings, and the loss after 20 tokens for each parameter
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
-"""Width, layers, parameters without embeddings, and the loss after 20 tokens for each parameter."""
 
 WIDTHS, TARGETS = (16, 32, 64), (3.0, 2.8, 2.65)
 

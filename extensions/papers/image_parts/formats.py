@@ -33,11 +33,11 @@ from extensions.papers.image_parts.trees import Tree, open_tree, read
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 PHOTO_SIZE = 224
+# Photos are stored this much larger than a model sees them, 256 pixels for 224, as in Krizhevsky et al. 2012.
 PHOTO_MARGIN = 8 / 7
-"""Photos are stored this much larger than a model sees them, 256 pixels for 224, as in Krizhevsky et al. 2012."""
 
+# Largest size in bytes of decoded images that are kept in memory; larger data are decoded whenever they are drawn
 MEMORY = 2**31
-"""Largest size in bytes of decoded images that are kept in memory; larger data are decoded whenever they are drawn."""
 
 FIELDS = (("image", "img"), ("label", "labels", "fine_label"))  # Accepted names of the columns of images and of labels
 GREY = ("1", "L", "LA")  # Modes of Pillow without colour

@@ -20,11 +20,11 @@ NORMS = ("batch", "group", "none")
 GROUP_CHANNELS = 16  # Channels per group of a GroupNorm (Wu & He 2018, arXiv 1803.08494, table 3)
 
 BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+# Blocks per stage of the ResNets of He et al. 2016 (arXiv 1512.03385, table 1).
 BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-"""Blocks per stage of the ResNets of He et al. 2016 (arXiv 1512.03385, table 1)."""
 
+# Convolutions per stage of Simonyan & Zisserman 2015 (arXiv 1409.1556, table 1)
 VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
-"""Convolutions per stage of Simonyan & Zisserman 2015 (arXiv 1409.1556, table 1)."""
 
 KNOWN = (
     "lenet, cnn, resnet8 (or another 6n+2), resnet18, 34, 50, 101, 152, wrn-28-10 (or other numbers), vgg11, 13, 16, 19"

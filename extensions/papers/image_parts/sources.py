@@ -192,8 +192,8 @@ CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 EM = 0.8  # Size of a font relative to the image
 MIDDLE = 0.26  # Height above the baseline, relative to the font size, that is placed in the middle of the image
 
+# Sample points per pixel and direction when an outline is filled
 FINE = 8
-"""Sample points per pixel and direction when an outline is filled."""
 
 PIECES = 8  # Number of line segments that approximate a curve
 

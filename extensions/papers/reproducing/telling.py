@@ -263,8 +263,8 @@ def _table(path: Path) -> dict[str, Any]:
     return table
 
 
+# Options of a workload that say where its data are; its model can be built without them
 _DATA = ("data", "validation", "tokenizer", "text_field", "dtype")
-"""Options of a workload that say where its data are; its model can be built without them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from cbs.workloads.streams import DrawnExamples
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source, photo_source
 
 EMBEDDED = ("photo", "glyphs")
+# Default targets; that of the photo is lower because few numbers describe a smooth patch
 PHOTO_TARGET, OTHER_TARGET = 0.02, 0.1
-"""Default targets; that of the photo is lower because few numbers describe a smooth patch."""
 
 
 def unlabelled_source(workload: str, data: str, validation: str | None, image_size: int | None) -> ImageSource:

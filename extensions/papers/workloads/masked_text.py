@@ -186,6 +186,7 @@ def masked_text(
     )
 
 
+# Shapes by name: the small ones of `text`, and those of Devlin et al. 2019 (arXiv 1810.04805).
 BERT_SIZES: dict[str, GPTShape] = {
     "30k": GPTShape(width=32, layers=2, heads=2, context=32),
     "200k": GPTShape(width=64, layers=4, heads=4, context=64),
@@ -193,7 +194,6 @@ BERT_SIZES: dict[str, GPTShape] = {
     "bert-base": GPTShape(width=768, layers=12, heads=12, context=512),
     "bert-large": GPTShape(width=1024, layers=24, heads=16, context=512),
 }
-"""Shapes by name: the small ones of ``text``, and those of Devlin et al. 2019 (arXiv 1810.04805)."""
 
 EPS = 1e-12  # as BertConfig of transformers
 
@@ -286,9 +286,9 @@ MaskedTokens = tuple[Tensor, Tensor, Tensor]
 """Ids with masks ``[sequences, tokens]``, and positions and original ids of the hidden tokens ``[sequences, hidden]``;
 padding is -1 in the first and -100 in the last."""
 
+# Share of the tokens to predict; of these 80 % are replaced by the mask, 10 % by a random token, and 10 % stay (Devlin
+# et al. 2019, arXiv 1810.04805).
 HIDDEN = 0.15
-"""Share of the tokens to predict; of these 80 % are replaced by the mask, 10 % by a random token, and 10 % stay (Devlin
-et al. 2019, arXiv 1810.04805)."""
 
 
 class MaskedWindows:

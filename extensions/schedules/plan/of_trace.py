@@ -23,11 +23,11 @@ from cbs.errors import DataError, ResultsError, reason
 from cbs.trial.trial_files import read_steps
 from extensions.schedules.plan.phases import PhaseSource, Stretch, of_noise_scales
 
+# Largest number of phases into which a run is divided; fewer if one of them would have no interval
 MOST = 5
-"""Largest number of phases into which a run is divided; fewer if one of them would have no interval."""
 
+# Steps and examples in a stretch of a run, and its noise scale with the interval
 _Part = tuple[int, int, float | None, Interval]
-"""Steps and examples in a stretch of a run, and its noise scale with the interval."""
 
 TRACES = ("noise_scale.json", "steps.parquet")  # Names of the files with noise scales along a run
 

@@ -42,14 +42,14 @@ from extensions.schedules.plan.phases import PhaseSource, PlanCost, along, steps
 from extensions.schedules.plan.plans import LAW, PlanOutcome, PlanRequest
 from extensions.schedules.plan.stages import seconds
 
+# Upper bound of lambda: on noisy quadratics 0 to 0.5 was observed, with and without momentum and preconditioner
 LOST = 0.5
-"""Upper bound of lambda: on noisy quadratics 0 to 0.5 was observed, with and without momentum and preconditioner."""
 
+# Further standard deviation of ln S of a plan: momentum starts slowly, and constant batch sizes are better at rates
+# between those of a grid. It is the most likely value for 36 plans of simulated sweeps, none of which is counted in a
+# table of the docs, but it was determined after that table had been seen. The uncertainty due to the choice of the
+# learning rate and to points off the curve is in the draws of the curve instead.
 OFF = 0.025
-"""Further standard deviation of ln S of a plan: momentum starts slowly, and constant batch sizes are better at rates
-between those of a grid. It is the most likely value for 36 plans of simulated sweeps, none of which is counted in a
-table of the docs, but it was determined after that table had been seen. The uncertainty due to the choice of the
-learning rate and to points off the curve is in the draws of the curve instead."""
 
 FLAT, ROOT, RATIO = "flat", "square root", "ratio"
 

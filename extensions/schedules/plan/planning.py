@@ -197,9 +197,9 @@ def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | Non
 
 FEWEST = 3  # Smallest number of batch sizes from which there is an interval
 
+# Default ends of phases as fractions of the examples to the target; each phase is as long as all before it, because
+# the noise scale changes fastest early in training.
 SHARES = (1 / 8, 1 / 4, 1 / 2)
-"""Default ends of phases as fractions of the examples to the target; each phase is as long as all before it, because
-the noise scale changes fastest early in training."""
 
 
 def of_sweep(

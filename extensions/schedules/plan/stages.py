@@ -124,9 +124,9 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
     )
 
 
+# If batch sizes have no measured end, they extend to this multiple of the largest critical batch size, or of the
+# price.
 _OPEN = 4.0
-"""If batch sizes have no measured end, they extend to this multiple of the largest critical batch size, or of the
-price."""
 
 
 def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:

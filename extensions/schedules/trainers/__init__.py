@@ -54,6 +54,7 @@ class ReadSchedule:
     end: int | None = None
 
 
+# What parsing a damaged text may raise
 _UNREADABLE = (
     yaml.YAMLError,
     SyntaxError,
@@ -64,7 +65,6 @@ _UNREADABLE = (
     NameError,
     RecursionError,
 )
-"""What parsing a damaged text may raise."""
 
 
 class TrainerFormat(ABC):

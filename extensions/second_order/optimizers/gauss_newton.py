@@ -172,8 +172,8 @@ def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: T
 VARIANTS = ("full", "prox_linear", "layerwise")
 INNER = ("muon", "adamw")
 INNER_SCHEDULES = ("cosine", "constant")
+# Fractions of Abreu et al. 2025 (arXiv 2510.09378): 1 to 1/4 in ratios of the square root of 2.
 FRACTIONS = tuple(2.0 ** (-power / 2) for power in range(5))
-"""Fractions of Abreu et al. 2025 (arXiv 2510.09378): 1 to 1/4 in ratios of the square root of 2."""
 
 
 class GaussNewton(ProblemOptimizer, CompositeOptimizer):

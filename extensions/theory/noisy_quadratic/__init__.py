@@ -35,12 +35,12 @@ OPTIMIZERS = {"sgd": "sgd", "momentum": "heavy_ball", "nesterov": "nesterov", "e
 """Names of the optimizers, and the method of each; momentum and the decay of the average are tuned at every batch size
 unless given."""
 
+# Momenta and decays that are tried, as in the paper
 MOMENTA = 1.0 - np.logspace(-5, 0, 20)
-"""Momenta and decays that are tried, as in the paper."""
 
+# Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); the grid of momentum and
+# averaging begins above 1e-5, and omits a point that exceeds 1e-5 at most by rounding.
 SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
-"""Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); the grid of momentum and
-averaging begins above 1e-5, and omits a point that exceeds 1e-5 at most by rounding."""
 
 CUSHION = 1e-8  # Number that the notebook adds to ``1 - rho`` of plain SGD
 _STRIDE = math.log(2.0)  # First stride in ln B of the search for the least product, and four times the last

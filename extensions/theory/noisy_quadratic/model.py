@@ -114,9 +114,9 @@ class NoisyQuadratic:
 METHODS = ("sgd", "heavy_ball", "nesterov", "averaged")
 """The methods; ``momentum`` is the decay of the average for the last, and must be 0 for the first."""
 
+# Roots closer than this fraction of their size are moved apart by as much, so that sums and differences keep five
+# digits.
 APART = 3e-6
-"""Roots closer than this fraction of their size are moved apart by as much, so that sums and differences keep five
-digits."""
 
 EDGE = 1e-8  # Smallest distance of a root from -1
 

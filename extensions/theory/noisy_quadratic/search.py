@@ -16,14 +16,14 @@ from extensions.theory.noisy_quadratic.model import Modes, NoisyQuadratic, modes
 
 LIMIT = 2**27  # Number of steps after which a search gives up
 
+# Factor between the step counts of the search upwards: three squarings
 STRIDE = 8
-"""Factor between the step counts of the search upwards: three squarings."""
 
+# Distance in ln lr below the edge of stability from which on `tuned` places points ever closer to the edge
 NEAR = 0.04
-"""Distance in ln lr below the edge of stability from which on :func:`tuned` places points ever closer to the edge."""
 
+# Number of learning rates in the grid of `tuned`, and number of steps below which it evaluates more
 LRS, SHORT = 64, 300
-"""Number of learning rates in the grid of :func:`tuned`, and number of steps below which it evaluates more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from analysis.estimate.diagnosis import Verdict
     from analysis.estimate.result import Answer
 
+# Runs that a round may add at most, where workers ask for no more: this many, because one alone is hardly worth the
+# analysis, or this part of the trials so far, because a few of many change little and rounds are counted.
 FEWEST_RUNS, SHARE = 2, 16
-"""Runs that a round may add at most, where workers ask for no more: this many, because one alone is hardly worth the
-analysis, or this part of the trials so far, because a few of many change little and rounds are counted."""
 
+# Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it
 MOST_RUNS = 100.0
-"""Price at which it gives up, in runs at the critical batch size; most sweeps take less than half of it."""
 
 
 @POLICIES.register("precision")

@@ -37,6 +37,7 @@ _STAR: dict[str, Any] = {"marker": "*", "markersize": 9, "color": "black", "mark
 _HOLLOW = {"markersize": 3, "markerfacecolor": "white"}
 _BOUND = {"markersize": 2.5, "markerfacecolor": "white", "markeredgewidth": 0.6}
 _BEST = {"markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5}
+# Categories that are marked, see `_marked`, with marker and style
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "all seeds": ("o", {"markersize": 2.5}),
     "only some seeds reached it": ("o", _HOLLOW),
@@ -46,7 +47,6 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "best": ("*", _BEST),
     "best, at the edge of the grid": ("*", _BEST | {"markeredgecolor": style.ALERT, "markeredgewidth": 1.0}),
 }
-"""Categories that are marked, see :func:`_marked`, with marker and style."""
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:

@@ -39,8 +39,8 @@ _RESOLUTION = 120
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "low", "high"]
 _GOALS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 _ONE_RATE = ["optimizer", "kind", "batch_size", "steps", "examples", "residual"]
+# Number of points that a fit of six parameters needs
 LEAST = 7
-"""Number of points that a fit of six parameters needs."""
 
 _STARTS = (0.15, 0.4, 1.0)  # Distances of the joints from the optimum, in ln steps, from which the fit starts
 
