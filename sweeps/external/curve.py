@@ -35,7 +35,9 @@ _ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 _HEAD = 2**16  # Bytes of the program's output that are searched for it
 
 
-_LONG, _GROWN = 2**20, 1.02  # Bytes from which on a log is read again, which is whole, when it has grown by so much
+_WINDOW = 2**16
+"""Bytes at the start of a log, and before its end when it was last read, that are read again: what holds for the whole
+run stands at the start, and a measurement may have several lines."""
 
 
 class AnotherTrialError(DataError):
@@ -64,7 +66,7 @@ class LoggedCurve:
         self.problem, self.changed, self.hopeless = "", False, False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
-        self._read_last = self._seen
+        self._ends: dict[Path, tuple[int, bytes]] = {}  # where the last read of a log ended, and how the log began
         self._online, self._asked = "", -math.inf
 
     @property
@@ -86,13 +88,12 @@ class LoggedCurve:
         seen = self._files()
         self.changed, self._seen = seen != self._seen, seen
         server = "" if whole else self._server()
-        size, before = map(_size, (seen, self._read_last))
-        if not whole and not server and (seen == self._read_last or _LONG < before <= size < _GROWN * before):
+        if not (whole or server or self.changed):
             return False
-        self._read_last = seen
         try:
-            steps, values = self._points(server) if server else self._read(list(seen), whole=whole)
-            measured = measurements(self._trial, [int(step) for step in steps], values)
+            if (measured := None if whole or server else self._longer(list(seen))) is None:
+                steps, values = self._points(server) if server else self._read(list(seen), whole=whole)
+                measured = measurements(self._trial, [int(step) for step in steps], values)
             self._check_begin(measured)
         except (DataError, OSError) as error:
             # A file may be read while it is being written; an error matters only once the program has ended.
@@ -101,6 +102,19 @@ class LoggedCurve:
         self.problem = ""
         before, self.evaluations = len(self.evaluations), measured
         return len(self.evaluations) > before
+
+    def _longer(self, files: list[Path]) -> list[Measurement] | None:
+        """Return the evaluations known with those of the lines that came since; ``None`` if a log has to be read from
+        its start: it was replaced, what came does not continue it, or a program that resumes may go back."""
+        known = {row.step: row for row in self.evaluations}
+        if self._resumed or not known:
+            return None
+        with contextlib.suppress(DataError):
+            steps, values = self._read(files, whole=False, further=True)
+            came = {row.step: row for row in measurements(self._trial, [int(step) for step in steps], values)}
+            if all(step in known or step > self.evaluations[-1].step for step in came):
+                return list((known | came).values())
+        return None
 
     def _server(self) -> str:
         """Return the address of the program's online run of Weights & Biases, whose file here is empty until it ends,
@@ -140,12 +154,13 @@ class LoggedCurve:
                     files[path] = (about.st_size, about.st_mtime_ns)
         return files
 
-    def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:
-        """Return steps and values from a copy of the log, because the program may be writing to the original."""
+    def _read(self, files: list[Path], *, whole: bool, further: bool = False) -> tuple[Array, Array]:
+        """Return steps and values from a copy of the log, because the program may be writing to the original; of what
+        came since the last read and of both ends of what was there if only what is ``further`` is wanted."""
         with tempfile.TemporaryDirectory(prefix="cbs-log-") as scratch:
             copy = Path(scratch)
             for path in files:
-                self._copy(path, copy / path.relative_to(self._folder), whole=whole)
+                self._copy(path, copy / path.relative_to(self._folder), whole=whole, further=further)
             try:
                 return self._reported(copy / REPORTS) if self._trainer.reads == REPORT else self._points(copy)
             except DataError as error:
@@ -179,13 +194,25 @@ class LoggedCurve:
                 return {self._trainer.metric: "loss"}
         return {}
 
-    @staticmethod
-    def _copy(path: Path, copy: Path, *, whole: bool) -> None:
+    def _copy(self, path: Path, copy: Path, *, whole: bool, further: bool) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if whole or path.suffix.lower() not in _LINES:
             copy.symlink_to(path.resolve())
             return
-        content = path.read_bytes()
+        end, begin = self._ends.get(path, (0, b""))
+        with path.open("rb") as log:
+            content = log.read(_WINDOW)
+            size = log.seek(0, os.SEEK_END)
+            if further and (size < end or not content.startswith(begin)):
+                raise DataError(f"{path} is another log than it was")
+            if further and end > 2 * _WINDOW:
+                log.seek(end - _WINDOW)
+                log.readline()  # the rest of one
+                content = content[: content.rfind(b"\n") + 1]
+            else:
+                log.seek(len(content))
+            self._ends[path] = size, content[:_WINDOW]
+            content += log.read()
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
 
     def _points(
@@ -220,10 +247,6 @@ class LoggedCurve:
             )
         steps, values, _ = clean(_latest(run) if self._resumed else run, trial.batch_size, settings)
         return steps, values
-
-
-def _size(files: dict[Path, tuple[int, int]]) -> int:
-    return sum(size for path, (size, _) in files.items() if path.suffix.lower() in _LINES)
 
 
 def stated(folder: Path) -> dict[str, Any]:
