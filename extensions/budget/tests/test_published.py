@@ -1,6 +1,8 @@
 """Published grids of final losses, imported and answered by ``cbs budget``, beside their authors' law."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.read.importers import Settings, import_runs
 from extensions.budget.equal_budgets import AtBudget, budget
+from tests.analysis.read.importers import test_final_losses as final_losses
 from tests.certified import dang2026
 from tests.certified.steplaw2025 import GRIDS, LRS, TOKENS_PER_EXAMPLE, law
 
@@ -132,3 +135,16 @@ def test_four_times_the_batch_is_worse_for_each_of_them_and_least_for_muon(optim
     within = {entry.optimizer: entry.equivalence.largest_within for entry in optimizers.optimizers}
     assert max(within, key=lambda name: within[name].value) == "muon"
     assert within["lion"].interval[1] < within["muon"].value
+
+
+def test_a_table_of_final_losses_is_answered(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    import_runs([final_losses.table(tmp_path / "t.csv")], tmp_path / "out", Settings(**final_losses.ASKED))
+    ((entry,),) = [scope.optimizers for scope in budget(tmp_path / "out", config=AnalysisConfig(resamples=200)).budgets]
+    for size in entry.sizes:
+        assert size.metric.value == pytest.approx(2.4 + 0.0005 * size.batch_size, abs=2e-3)
+        assert size.best_lr == pytest.approx(1e-3 * math.sqrt(size.batch_size), rel=1e-4)
+    assert entry.equivalence.best.value == 8
+    assert entry.equivalence.smallest_worse in (32, 64)  # 32 is a fifth beyond the margin
+    assert {each.data.value for each in entry.doublings} == {None}
+    code, _, err = run("budget", tmp_path / "out", "--at", "999999")
+    assert (code, len(err.splitlines())) == (2, 1)

@@ -72,10 +72,10 @@ def price_lines(prices: Sequence[RunPrice], rate: float) -> Iterator[str]:
     if long:
         yield f"in all      {number(sum(known))} accelerator hours"
     if known:
-        hours = f" hours at {rate / 1e12:g} TFLOP/s;" if long else ""
+        at = f" hours at {rate / 1e12:g} TFLOP/s;" if long else ""
         yield from _wrapped(
             "            ",
-            f"FLOPs are 6 N D for N parameters in all and D tokens;{hours} evaluations are not included, and the "
+            f"FLOPs are 6 N D for N parameters in all and D tokens;{at} evaluations are not included, and the "
             "search is assumed to add as many trials as usual",
         )
     if len(known) < len(prices):

@@ -1,4 +1,4 @@
-"""Tables of final losses: every row is a run of one evaluation, and ``cbs budget`` answers them."""
+"""Tables of final losses: every row is a run of one evaluation."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.config import AnalysisConfig
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import load
 from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from extensions.budget.equal_budgets import budget
 from tests.analysis.read.importers.sources import settings, write_csv
 
 ROWS_ARE_RUNS = True
@@ -47,19 +45,6 @@ def test_a_row_is_a_run(length: str, tmp_path: Path) -> None:
     assert {result.status for result in results} == {TrialStatus.BUDGET_EXHAUSTED}
 
 
-def test_they_are_answered(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    import_runs([table(tmp_path / "t.csv")], tmp_path / "out", Settings(**ASKED))
-    ((entry,),) = [scope.optimizers for scope in budget(tmp_path / "out", config=AnalysisConfig(resamples=200)).budgets]
-    for size in entry.sizes:
-        assert size.metric.value == pytest.approx(2.4 + 0.0005 * size.batch_size, abs=2e-3)
-        assert size.best_lr == pytest.approx(1e-3 * math.sqrt(size.batch_size), rel=1e-4)
-    assert entry.equivalence.best.value == 8
-    assert entry.equivalence.smallest_worse in (32, 64)  # 32 is a fifth beyond the margin
-    assert {each.data.value for each in entry.doublings} == {None}
-    code, _, err = run("budget", tmp_path / "out", "--at", "999999")
-    assert (code, len(err.splitlines())) == (2, 1)
-
-
 def test_runs_that_diverged_and_another_optimizer(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", header="batch_size,lr,tokens,seed,loss")
     path.write_text(path.read_text() + "\n8,0.1,262144,0,nan\n")
@@ -68,8 +53,8 @@ def test_runs_that_diverged_and_another_optimizer(tmp_path: Path) -> None:
     renamed = table(tmp_path / "u.csv", header="batch_size,lr,{length},seed,final")
     settings = Settings(**ASKED | {"columns": {"loss": "final"}, "constants": {"optimizer": "merit"}})
     assert len(import_runs([renamed], tmp_path / "out", settings, add=True).trials) == 60
-    (scope,) = budget(tmp_path / "out", config=AnalysisConfig(resamples=200)).budgets
-    assert [entry.optimizer for entry in scope.optimizers] == ["adamw", "merit"]
+    results = list(Store(tmp_path / "out").results())
+    assert sorted({result.config.optimizer.name for result in results}) == ["adamw", "merit"]
 
 
 @pytest.mark.parametrize(
