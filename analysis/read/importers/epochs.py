@@ -13,6 +13,7 @@ from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 
 _FEWEST = 3  # Points from which 1, 2, 3 ... is how a curve was counted, not where it was measured, if nothing else says
+_OF_RAY = "training_iteration"  # Which counts what was reported
 TIMES = 10  # How many times as far something else counts from which a metric at 1, 2, 3 ... is one of epochs.
 
 
@@ -54,16 +55,24 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
     elif counted:
         run, most = max(runs, key=lambda run: run.counted), max(float(axis[-1]) for axis in axes)
         where = f"at step {'1, 2, 3 to ' * (most > 2)}{most:g}"
+        beside = (
+            f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside it"
+        )
         if run.counted >= TIMES * most and "step" not in settings.columns:
             raise DataError(
-                f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside "
-                "it: these are epochs, which have fewer updates the larger the batch is; say how long one is "
+                f"{beside}: these are epochs, which have fewer updates the larger the batch is; say how long one is "
                 "with --examples-per-epoch N, or which column counts updates with --column step=THEIRS"
             )
         if len(sizes) > 1 and len({axis[-1] for axis in axes}) == 1 and min(map(len, axes)) >= _FEWEST:
             yield (
                 f"every run was measured {where}, whatever its batch size: if these are epochs, say how long one is "
                 "with --examples-per-epoch N"
+            )
+
+        elif run.counted >= TIMES * most or settings.columns.get("step") == _OF_RAY:
+            yield (
+                f"{settings.columns['step']} counts reports or epochs, of any number of updates, rather than updates: "
+                "if so, name a column that counts updates"
             )
 
 

@@ -83,29 +83,34 @@ _NUMBER = re.compile(rf"'([\w/]+)': '?({NUMBER})'?(?=[,}}])")
 
 
 # Tested with transformers 5.23 and lines of 4.x. They have an epoch but no step: that of the progress bar, which is
-# drawn anew after each of them; the epochs show whether it is the right bar. Without a bar nothing is known.
+# drawn anew after each of them; the epochs show whether it is the right bar. Without a bar epochs alone are known.
 @IMPORTERS.register("trainer_output")
 class TrainerOutput(Printed):
     """Every number of the dictionaries, such as ``eval_loss``."""
 
     doubt = ("loss", "loss of a Trainer is the mean of the batches trained on since its last log: see eval_loss")
+    stepless = (
+        "the dictionaries have no step, and no progress bar shows it: leave out --disable_tqdm, use ReportCallback, or "
+        "where every epoch was evaluated give --column step=epoch --examples-per-epoch N"
+    )
 
     def rows(self, output: str) -> list[dict[str, Any]]:
-        """Return the dictionaries with the steps of the bars that follow them; an error if they have none."""
+        """Return the dictionaries with the steps of the bars that follow them, if there are any."""
         rows: list[dict[str, Any]] = []
-        waiting, total, left = "", "", 0
+        alone: list[str] = []
+        waiting, total = "", ""
         for line in output.split("\n"):
             if (said := _PRINTED.search(line)) is not None:
-                left += bool(waiting)
                 waiting = said[0]
+                alone.append(waiting)
             elif (bar := _BAR.match(line)) is not None:
                 total = total or bar[2]  # the first bar without a name is that of training
                 if waiting and bar[2] == total:
                     rows.append(counted({"step": bar[1], **dict(_NUMBER.findall(waiting))}))
                     waiting = ""
-        if left and not rows:
-            raise DataError("the dictionaries have no step, and no progress bar shows it: leave out --disable_tqdm")
-        last = max(rows, key=lambda row: row["epoch"], default={"epoch": 0.0})
+        if not rows:
+            return [counted(dict(_NUMBER.findall(line))) for line in alone]
+        last = max(rows, key=lambda row: row["epoch"])
         for row in rows if last["epoch"] else ():
             # steps are in proportion to epochs, which are printed with two digits or more
             per_epoch = last["step"] / last["epoch"]

@@ -41,6 +41,7 @@ class Printed(Importer):
             ``value`` of a setting.
         doubt: a metric, and what to know about it.
         counts_tokens: the program's name for the tokens per example, if it prints only the tokens of an update.
+        stepless: what to do where no measurement has a step.
     """
 
     expected = "a file with what the program printed, or a folder of files that end in .log, .txt or .out"
@@ -48,6 +49,7 @@ class Printed(Importer):
     once: ClassVar[tuple[str, ...]] = ()
     doubt: ClassVar[tuple[str, str]] = ("", "")
     counts_tokens: ClassVar[str] = ""
+    stepless: ClassVar[str] = "no measurement has a step"
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim the files that end as logs do if one of the first has a line of the format."""
@@ -72,8 +74,11 @@ class Printed(Importer):
             name = path.name if path == Path(source) else str(path.relative_to(source))
             facts, config = self._stated(path, output, settings)
             unit = next((each for each in AXES if each in table.columns), "step")
+            axis = settings.axis(unit, unit)
+            if table.columns and axis[1] not in table.columns:
+                raise DataError(f"{path}: {self.stepless}")
             yield run_of(
-                table, settings, settings.axis(unit, unit), name=name, aliases=(str(path), path.stem), files=(path,),
+                table, settings, axis, name=name, aliases=(str(path), path.stem), files=(path,),
                 facts=facts, config=config,
             )  # fmt: skip
             of_update = any("<update>" in line and f"<{settings.measured}>" in line for line in self.lines)

@@ -26,6 +26,7 @@ ROUNDING = 0.01
 
 _EXACT = 1e-9
 _FEW = 0.1  # Largest fraction of the rows of a run at which a counter may start again
+_NEAR = 0.25  # Fraction of the change since a step within which a value is that of the later one
 _RESTORED = 0.25  # The same where it goes back to steps that it had, and not to the first
 
 
@@ -103,8 +104,14 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
     if np.all(np.diff(steps) > 0):  # as nearly all do; a table of pandas for each run takes ten times as long
         return steps, np.asarray(run.values, dtype=float), Counter(rounded=rounded)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
-    distinct = points.drop_duplicates()
+    distinct = points.drop_duplicates(ignore_index=True)
     standing = _standing(distinct["step"].to_numpy())
+    if not standing.all() and (at := _counted_anew(*distinct.to_numpy().T)):
+        end, begin = distinct["step"][at - 1 : at + 1]
+        raise DataError(
+            f"run {run.name} ({run.place}) goes back from step {end:g} to {begin:g} with the value that it had at "
+            f"{end:g}, so it began anew where training was resumed: add the steps made before, or remove a part"
+        )
     once = distinct[standing].sort_values("step", kind="stable")
     undone = len(distinct) - len(once)
     twice = once["step"].duplicated(keep=False)
@@ -133,6 +140,17 @@ def _standing(steps: Array) -> np.ndarray:
     if not ordered or len(np.unique(steps)) == len(steps):
         return np.ones(len(steps), dtype=bool)
     return np.asarray(steps < np.r_[np.minimum.accumulate(steps[:0:-1])[::-1], math.inf])
+
+
+def _counted_anew(steps: Array, values: Array) -> int:
+    """Return the first row that goes back to less than half of the steps with a value nearer that of the row before
+    than what was measured at its step; 0 if there is none."""
+    for at in 1 + np.flatnonzero(steps[1:] < steps[:-1] / 2):
+        before = np.argsort(steps[:at], kind="stable")
+        then = np.interp(steps[at], steps[before], values[before])
+        if abs(values[at] - values[at - 1]) < _NEAR * abs(then - values[at - 1]):
+            return int(at)
+    return 0
 
 
 def _restarted(steps: Array) -> bool:

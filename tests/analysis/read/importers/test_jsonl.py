@@ -65,3 +65,14 @@ def test_iterations_of_detectron2_count_from_0(tmp_path: Path) -> None:
     report = import_runs([source], tmp_path / "out", settings(**given, columns={"step": "iteration"}))
     assert [point.step for point in report.trials[0].evaluations] == [100, 200]
     assert report.notes[0].startswith("detectron2 counts iterations from 0: 1 was added")
+
+
+@pytest.mark.parametrize("other", [{}, {"updates": 4000}])
+def test_a_counter_of_reports_is_told(tmp_path: Path, other: dict[str, Any]) -> None:
+    rows = [{"training_iteration": at, "reports": at, "loss": 5.0 - at, **other} for at in (1, 2, 3)]
+    write_run(tmp_path / "in", rows, {})
+    for column in ("training_iteration", "reports"):
+        asked = settings(constants=KNOWN, columns={"step": column})
+        notes = import_runs([tmp_path / "in"], tmp_path / column, asked).notes
+        expected = bool(other) or column == "training_iteration"
+        assert any(note.startswith(f"{column} counts reports or epochs") for note in notes) is expected

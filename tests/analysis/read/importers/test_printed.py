@@ -186,6 +186,19 @@ def test_output_that_leaves_step_or_batch_size_open_is_refused(
         list(importer(format).read(str(tmp_path), settings(), []))
 
 
+def test_dictionaries_without_a_bar_are_recognised_and_read_by_their_epochs(tmp_path: Path) -> None:
+    """Epochs of 100 examples at batch size 8: 13 updates each, the last of 4 examples."""
+    lines = [f"{{'loss': 3.5, 'epoch': {at - 0.5}}}\n{{'eval_loss': {4.0 - at}, 'epoch': {at}.0}}\n" for at in (1, 2)]
+    (tmp_path / "run.log").write_text("".join(lines))
+    known = {"constants": {"optimizer": "adamw", "lr": "1e-3", "batch_size": "8"}, "metric": "eval_loss"}
+    with pytest.raises(DataError, match=r"no step, .* leave out --disable_tqdm.*--examples-per-epoch N"):
+        import_runs([tmp_path], tmp_path / "none", settings(**known))
+    asked = settings(**known, columns={"step": "epoch"}, examples_per_epoch=100)
+    found = import_runs([tmp_path], tmp_path / "out", asked)
+    assert found.format == "trainer_output"
+    assert [(row.step, row.value) for row in found.trials[0].evaluations] == [(13, 3.0), (26, 2.0)]
+
+
 @pytest.mark.parametrize(
     ("format", "said"),
     [

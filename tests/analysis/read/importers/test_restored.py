@@ -121,3 +121,12 @@ def test_two_metrics_in_one_column_are_no_restore(tmp_path: Path) -> None:
 def test_rows_in_another_order_are_no_restore(tmp_path: Path) -> None:
     shuffled = [STANDING[at] for at in (0, 1, 3, 4, 2, 5, 6)]
     assert curve(imported(table(tmp_path, shuffled), tmp_path / "out")) == STANDING
+
+
+def test_a_counter_that_begins_anew_where_training_is_resumed_is_no_restore(tmp_path: Path) -> None:
+    """Losses 8, 7, ... 3 at steps 10 to 60; resumed at 60 as 0, so that 2.9 at step 20 is that of step 80."""
+    points = [(step, 9 - step / 10) for step in range(10, 70, 10)] + [(20, 2.9), (40, 2.7)]
+    with pytest.raises(DataError, match="goes back from step 60 to 20 with the value that it had at 60"):
+        imported(table(tmp_path / "anew", points), tmp_path / "a")
+    restored = [*points[:6], (20, 7.1), (40, 5.1)]
+    assert imported(table(tmp_path / "restored", restored), tmp_path / "b").trials[0].evaluations[-1].value == 5.1
