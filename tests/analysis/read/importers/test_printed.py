@@ -88,6 +88,7 @@ TRAINER = (
     [
         ("nanogpt", NANOGPT, "val_loss", [(0, 5.4168), (250, 4.9843)], {"batch_size": 32}),
         ("nanogpt", NANOGPT, "train_loss", [(0, 5.5034), (250, 4.9758)], {"batch_size": 32}),
+        ("nanogpt", NANOGPT.replace("nan,", "4.5,"), "loss", [(0, 5.4717), (250, 4.5)], {"batch_size": 32}),
         ("modded_nanogpt", MODDED, "val_loss", [(0, 15.9936), (125, 5.9598)], {}),
         ("modded_nanogpt", MODDED, "train_loss", [(0, 15.9929), (1, 9.8606)], {}),
         ("torchtitan", TITAN, "val_loss", [(10, 7.1234)], {"batch_size": 512}),
