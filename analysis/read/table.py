@@ -1,4 +1,5 @@
-"""Read tables written by a person or a tool: CSV or TSV (UTF-8, header in the first line), Parquet, or in memory.
+"""Read tables written by a person or a tool: CSV or TSV (UTF-8, header in the first line), Parquet, JSON (a list of
+objects, or one per line), or in memory.
 
 All tables are read here. A table knows where each row stands, so an error in a cell is reported with the table, the
 line and the column.
@@ -6,12 +7,14 @@ line and the column.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +32,7 @@ from cbs.files import memory, whole
 T = TypeVar("T")
 
 SUFFIXES = (".csv", ".tsv", ".parquet")  # Suffixes of the tables that are looked for in a folder
+_JSON = (".json", ".jsonl", ".ndjson")  # Of those that are named
 
 _CELL = 64.0  # Bytes that a cell takes at least
 _INDEX = re.compile(r"__index_level_\d+__")  # Name of a column that pandas adds to Parquet files
@@ -164,7 +168,7 @@ def table_paths(source: Path) -> list[Path]:
     """Return the tables at a path, by suffix: the file itself, or the files directly in the folder except hidden
     ones."""
     if not source.is_dir():
-        return [source] if source.suffix.lower() in SUFFIXES else []
+        return [source] if source.suffix.lower() in (*SUFFIXES, *_JSON) else []
     paths = sorted(path for path in source.iterdir() if not path.name.startswith("."))
     return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
 
@@ -174,10 +178,12 @@ def header_of(path: Path) -> list[str]:
     try:
         if whole(path).suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)
+        if path.suffix.lower() in _JSON:
+            return list(read_table(path).columns)
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
         titles = next(csv.reader([first], delimiter=_delimiter(first, path.suffix.lower())), [])
-    except (OSError, ValueError, csv.Error, pa.ArrowException):
+    except (OSError, ValueError, csv.Error, pa.ArrowException, DataError):
         return []
     return [title.strip() for title in titles]
 
@@ -216,8 +222,8 @@ def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
 
 
 def _from_text(name: str, text: str, suffix: str) -> Sheet:
-    if re.match(r"\s*(\{|\[\s*[\[{])", text):
-        raise DataError(f"{name} looks like JSON; save it as a table with a header and commas (.csv)")
+    if suffix in _JSON or re.match(r"\s*(\{|\[\s*[\[{])", text):
+        return _from_json(name, text)
     delimiter = _delimiter(text.lstrip("\r\n").splitlines()[0], suffix)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     if text.count('"') % 2:
@@ -241,6 +247,33 @@ def _from_text(name: str, text: str, suffix: str) -> Sheet:
                 "(or a tab throughout), write numbers without commas, and copy a file that is cut off again"
             )
     return _checked(name, list(zip(header, zip(*lines.values(), strict=True), strict=bool(lines))), list(lines))
+
+
+def _from_json(name: str, text: str) -> Sheet:
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(rows := json.loads(text), list) and rows and all(isinstance(row, dict) for row in rows):
+            return of_rows(name, [dict(_levels(row)) for row in rows])
+    rows = []
+    # not splitlines: JSON texts may contain other line separators, such as U+2028
+    for at, line in enumerate(text.split("\n"), start=1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError):
+            row = line
+        if isinstance(row, dict):
+            rows.append(dict(_levels(row)))
+        elif row is not None:
+            raise DataError(f"{name}, line {at}: not a JSON object; write one per line, or remove the line")
+    return of_rows(name, rows)
+
+
+def _levels(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object and of those in it, by keys that are joined as Ray does it."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}/{name}", each) for name, each in _levels(value))
+        else:
+            yield key, value
 
 
 def _delimiter(first: str, suffix: str) -> str:

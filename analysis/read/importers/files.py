@@ -53,11 +53,6 @@ def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
     return {str(key): value for key, value in data.items()}
 
 
-def read_text(path: Path, remedy: str) -> str:
-    """Return the text of a UTF-8 file without surrounding white space."""
-    return read(path, lambda content: content.decode("utf-8").strip(), remedy)
-
-
 def digest(paths: Sequence[Path]) -> str | None:
     """Return the SHA-256 of a file as ``sha256sum`` prints it; for several files, the SHA-256 of what it prints for all
     of them; ``None`` for no file."""

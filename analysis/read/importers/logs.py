@@ -4,17 +4,15 @@ The log of a training script needs no column ``run``, and a column ``lr`` or ``s
 other: the learning rate of that step. Facts about its run come from elsewhere: its name, or a table of runs.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, run_of
-from analysis.read.importers.files import below, read_text
+from analysis.read.importers.files import below
 from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import AXES, Settings
-from analysis.read.table import Sheet, of_rows, read_table
-from cbs.errors import DataError
+from analysis.read.table import Sheet, header_of, read_table
 
 
 def on_any_axis(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
@@ -29,13 +27,9 @@ _DETECTRON = {"eta_seconds", "data_time"}  # What detectron2's metrics.json has 
 class Logs(Importer):
     """A file, or all files of a folder and below, with one run each."""
 
-    def table(self, path: Path) -> Sheet:
-        """Return the measurements of one file."""
-        return read_table(path)
-
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         for path in self.files(source):
-            table = self.table(path)
+            table = read_table(path)
             name = path.name if path == Path(source) else str(path.relative_to(source))
             aliases = (str(path), path.stem)
             run = on_any_axis(table, settings, name=name, aliases=aliases, files=(path,))
@@ -65,34 +59,12 @@ class JsonLines(Logs):
     marks = ("*.jsonl", "files of JSON lines")
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
-        """Claim files of these names."""
+        """Claim files of these names, which hold no runs that have names."""
         ours = [path for path in self.files(source) if path.suffix == ".jsonl" or path.name == _OF_RAY]
-        return Claim.of(ours, self.marks[1])
+        several = ours and settings.columns.get("run", "run") in header_of(ours[0])  # it is a table of runs
+        return None if several else Claim.of(ours, self.marks[1])
 
     def files(self, source: str) -> list[Path]:
         """Return the given file, or all files of both names below a folder."""
         top = Path(source)
         return super().files(source) if top.is_file() else sorted([*super().files(source), *below(top, _OF_RAY)])
-
-    def table(self, path: Path) -> Sheet:
-        rows = []
-        # not splitlines: JSON texts may contain other line separators, such as U+2028
-        for number, line in enumerate(read_text(path, "write it in UTF-8").split("\n"), start=1):
-            try:
-                row = json.loads(line) if line.strip() else None
-            except (ValueError, RecursionError):
-                row = line
-            if isinstance(row, dict):
-                rows.append(dict(_levels(row)))
-            elif row is not None:
-                raise DataError(f"{path}, line {number}: not a JSON object; write one per line, or remove the line")
-        return of_rows(str(path), rows)
-
-
-def _levels(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of an object and of those in it, by keys that are joined as Ray does it."""
-    for key, value in row.items():
-        if isinstance(value, dict):
-            yield from ((f"{key}/{name}", each) for name, each in _levels(value))
-        else:
-            yield key, value

@@ -53,8 +53,24 @@ def test_text_in_a_line_may_hold_what_ends_lines_elsewhere(tmp_path: Path, end: 
 
 def test_a_file_of_several_runs_is_refused_with_what_to_make_of_it(tmp_path: Path) -> None:
     write_run(tmp_path / "in", [{"step": 1, "loss": 3.0, "size": size, "run": f"b{size}"} for size in (8, 16)], {})
+    asked = settings(constants=KNOWN, columns={"batch_size": "size"})
     with pytest.raises(DataError, match="batch_size 8 and 16; a run has one; of several runs make a file each, or"):
-        import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN, columns={"batch_size": "size"}))
+        import_runs([tmp_path / "in"], tmp_path / "out", asked, format="jsonl")
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_file_of_runs_with_names_is_a_table(tmp_path: Path, lines: bool) -> None:
+    rows = [
+        {"run": f"b{size}", "step": step, "loss": 4.0 - step, "opt": {"lr": 0.5}, "batch_size": size}
+        for size in (8, 16)
+        for step in (1, 2)
+    ]
+    file = tmp_path / ("runs.jsonl" if lines else "runs.json")
+    file.write_text("\n".join(map(json.dumps, rows)) if lines else json.dumps(rows, indent=1))
+    asked = settings(constants={"optimizer": "sgd"}, columns={"lr": "opt/lr"})
+    found = import_runs([file], tmp_path / "out", asked)
+    assert (found.format, [trial.config.batch_size for trial in found.trials]) == ("table", [8, 16])
+    assert [trial.evaluations[-1].value for trial in found.trials] == [2.0, 2.0]
 
 
 def test_iterations_of_detectron2_count_from_0(tmp_path: Path) -> None:
