@@ -2,9 +2,11 @@
 
 A step is forward, backward, reading the probe and a fused AdamW step. Accumulation is compared with plain accumulation
 over as many micro-batches. Per-example norms by ``torch.func`` are for comparison; they replace the backward pass.
-The floor under ``split`` is a second backward pass.
+The floor under ``split`` is a second backward pass. The meter as it is by default is compared step by step, also with
+one that looks for nothing that a batch shares: it measures often at first, and seldom later.
 """
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -15,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.probe import Probe
 from cbs.workloads.text_parts.gpt import GPT, GPTShape
 
@@ -25,6 +28,7 @@ SHAPES = {
 BATCH = 32
 VOCABULARY = 128
 MICRO_BATCHES = 4
+FIRST, LAST = 600, 1800  # Steps of a run of the default, which measures fewer and fewer of them
 Step = Callable[[], object]
 
 
@@ -168,8 +172,61 @@ def vmap_stepper(shape: GPTShape, *, beside: bool) -> Step:
     return step
 
 
+def of_default(build: Callable[[], tuple[nn.Module, Callable[[nn.Module], Tensor]]], meter: str | None) -> Step:
+    """A step with the meter as it is by default, with one that looks for nothing that a batch shares, or without."""
+    torch.manual_seed(0)
+    model, loss_of = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    watching = None if meter is None else NoiseScaleMeter(model, optimizer)
+    if watching is not None and meter == "less":
+        probe = watching.probe
+        watching.detach()
+        probe._shared = None
+        probe._watch("split")
+        probe._source._inputs.add = lambda *_, **__: None
+
+    def step() -> None:
+        loss_of(model).backward()
+        if watching is not None:
+            watching.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def mlp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    model = nn.Sequential(nn.Linear(20, 192), nn.ReLU(), nn.Linear(192, 192), nn.ReLU(), nn.Linear(192, 1))
+    return model, lambda model: (model(torch.randn(128, 20)) - torch.randn(128, 1)).square().mean()
+
+
+def small_gpt() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    return GPT(SHAPES["small"], VOCABULARY), lambda model: loss(model, tokens(8, SHAPES["small"].context))
+
+
+def cost_of_default(rounds: int = 3) -> None:
+    for name, make in {"MLP, 128 examples": mlp, "small GPT, 8 examples": small_gpt}.items():
+        ratios: dict[tuple[str, str, str], list[float]] = {}
+        for _ in range(rounds):
+            steps = {meter or "plain": of_default(make, meter) for meter in (None, "less", "default")}
+            times = {kind: [0.0, 0.0] for kind in steps}
+            for number in range(LAST):
+                for kind, step in steps.items():
+                    started = time.process_time()
+                    step()
+                    times[kind][number >= FIRST] += time.process_time() - started
+            for place, when in enumerate((f"first {FIRST} steps", "later steps")):
+                for one, other in (("default", "plain"), ("default", "less")):
+                    ratio = times[one][place] / times[other][place]
+                    ratios.setdefault((when, one, other), []).append(ratio)
+        print(f"\n{name}, {1e3 * times['plain'][1] / (LAST - FIRST):.2f} ms a step")
+        for (when, one, other), values in ratios.items():
+            print(f"{when}: {one} / {other} {statistics.median(values):.3f}")
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    cost_of_default()
     for name, shape in SHAPES.items():
         candidates = {
             "plain": stepper(shape, None),

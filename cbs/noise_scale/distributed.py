@@ -57,7 +57,7 @@ def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
     """
     if not initialized():
         return []
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     for module in model.modules():
         if isinstance(module, FullyShardedDataParallel):
@@ -67,9 +67,9 @@ def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
     sharded = [parameter for parameter in model.parameters() if is_sharded(parameter)]
     if not sharded:
         return []
-    mesh = sharded[0].device_mesh
+    mesh, by_fsdp = sharded[0].device_mesh, any(isinstance(module, FSDPModule) for module in model.modules())
     for parameter in sharded:
-        if parameter.device_mesh != mesh or len(sharding_groups(parameter)) > 1:
+        if not by_fsdp or parameter.device_mesh != mesh or len(sharding_groups(parameter)) > 1:
             raise ConfigError(
                 "parameters are sharded over more than data-parallel ranks (tensor or expert parallelism): "
                 "the noise scale supports FSDP2 over one mesh"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from cbs.errors import ConfigError
@@ -335,6 +336,7 @@ def refusals() -> dict[str, str]:
         "hidden wrapper": averaged_unseen,
         "geometry": lambda: watch(shard(), "replicas", int, (Squares(),)),
         "fsdp1": lambda: watch(_fsdp1(), "replicas", int),
+        "tensor parallel": lambda: Probe(_by_columns()),
         "whole": lambda: watch(evaluated, "replicas", int),
         "big": lambda: whole_statistics(Squares(), dict(enumerate(shard().parameters()))),
     }
@@ -432,6 +434,12 @@ def _no_sync(model: nn.Module) -> Iterator[None]:
 
 def _fsdp1() -> nn.Module:
     return FullyShardedDataParallel(network(), device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def _by_columns() -> nn.Module:
+    world = dist.get_world_size()
+    layer = nn.Linear(4, 2 * world)
+    return parallelize_module(layer, init_device_mesh("cpu", (world,)), ColwiseParallel())
 
 
 def _whole(tensor: Tensor) -> Tensor:

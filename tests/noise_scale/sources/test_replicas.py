@@ -120,6 +120,7 @@ def test_refusals_say_what_works(ranks: list[dict]) -> None:
         assert "pass the wrapper to the noise scale" in said["hidden wrapper"]
         assert "geometry 'l2'" in said["geometry"]
         assert "fully_shard" in said["fsdp1"]
+        assert "tensor or expert parallelism" in said["tensor parallel"]
         assert "reshard()" in said["whole"]
         assert all("\n" not in message for message in said.values())
 
