@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.figure_options import PLAIN, FigureLabels, venue_named
 from analysis.formatting import plural
-from analysis.present.table import Table, for_paper, latex, print_sentence, print_table
+from analysis.present.screen import LINES, on_screen
+from analysis.present.table import Table, for_paper, latex, print_part
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
 from cbs.registry.extensions import load, modules
@@ -76,21 +77,20 @@ def presentation(result: Any) -> Presentation:
 
 
 def show(result: Result, console: Console, *, wide: bool = False, files: Sequence[Path] = ()) -> None:
-    """Print a result, with ``wide`` every quantity of it; then what to run next, and where the ``files`` are that
-    :func:`write` returned."""
-    presented = presentation(result)
+    """Print what a screen holds of a result, with ``wide`` every quantity of it; then what to run next, and where the
+    ``files`` are that :func:`write` returned."""
+    presented, by_folder = presentation(result), Counter(path.parent for path in files)
     parts = [*presented.shown, *(presented.wide if wide else ())]
-    parts = [part for part in parts if isinstance(part, str) or part.rows or part.lines]
+    parts = [part if isinstance(part, str) else part.shown(wide=wide) for part in parts]
+    parts, then = [part for part in parts if isinstance(part, str) or part.rows or part.lines], presented.then
+    if not wide:
+        parts, then = on_screen(parts, then, console, LINES - len(by_folder))
     for index, part in enumerate(parts):
-        if isinstance(part, str):
-            print_sentence(part, console)
-            continue
-        print_table(part, console, wide=wide)
-        if isinstance(next(iter(parts[index + 1 :]), ""), Table):
+        if index and isinstance(part, Table) and isinstance(parts[index - 1], Table):
             console.print()
-    for command in presented.then:
+        print_part(part, console)
+    for command in then:
         console.print(f"next: {command}", markup=False, soft_wrap=True)
-    by_folder = Counter(path.parent for path in files)
     for folder, count in by_folder.items():
         names = plural(count, "file") if count > 1 else next(path.name for path in files if path.parent == folder)
         console.print(f"in {folder}: {names}", markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
 from analysis.formatting import DASH, number, percent, share_in_percent
-from analysis.present.sentences import good, if_hyperbola, judged, meaning, sentence
+from analysis.present.sentences import good, if_hyperbola, judged, meaning, named, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
 from analysis.quantities import Quantity
 from cbs.trial.store import finite_or_none
@@ -126,6 +126,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     )  # fmt: skip
     title = f"Critical batch size{'' if own else f' ({called})'} in {unit} [{percent(first.confidence)} % interval]"
     lines, wide_lines = list(judged(answers, advice=True)), []
+    remarks: dict[str, list[Answer]] = {}
     scales_shown = {"B_simple": "noise_scale"} | ({"B_matched": "matched_noise_scale"} if matched else {})
     for answer in answers:
         who = f"{answer.group.optimizer}{titled([answer]) if several_targets else ''}"
@@ -139,7 +140,10 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         if answer.draws is not None:
             wide_lines.append(f"{who}: {if_hyperbola(answer)}")
         if answer.critical.remark and not own:
-            lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
+            remarks.setdefault(f"{answer.critical.definition}: {answer.critical.remark}", []).append(answer)
+    lines += [
+        text if len(alike) == len(answers) else f"{named(alike, answers)}: {text}" for text, alike in remarks.items()
+    ]
     if any(answer.draws for answer in answers):
         wide_lines.append("S_min and exponent are of the fitted power law, extrapolated")
     if first.critical.definition == HEADLINE:

@@ -110,19 +110,40 @@ def quote(answer: Answer) -> str:
     return "Not ok: there is no number to quote, only the reason."
 
 
+def quote_of_several(answer: Answer) -> str:
+    """Say what may be quoted of several answers that are alike in it, whose intervals and bounds stand in a table."""
+    if answer.verdict is Verdict.OK or (None in answer.interval and not beyond(answer.interval)):
+        return quote(answer)
+    what = "bound" if None in answer.interval else "interval"
+    number_too = answer.critical_batch_size is not None
+    return f"Not ok: quote the {what} with the reason{', not the number' if number_too else ''}."
+
+
 def judged(answers: Sequence[Answer], *, advice: bool = False) -> Iterator[str]:
     """Yield, for every answer, its verdict or with ``advice`` the first thing to do, and what may be quoted; what is
-    said of several stands once."""
-    several = len({str(answer.target) for answer in answers}) > 1
-    by_text: dict[str, list[str]] = {}
+    said of several stands once, what speaks against answers first."""
+    by_text: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
-        name = f"{answer.group.optimizer} at {answer.target}" if several else answer.group.optimizer
         verdict = "" if answer.verdict is Verdict.OK else str(answer.verdict)
         against = answer.advice.partition("; ")[0] if advice else verdict
-        by_text.setdefault(" ".join(filter(None, (against and f"{against}.", quote(answer)))), []).append(name)
-    for text, names in by_text.items():
+        by_text.setdefault((against, quote_of_several(answer)), []).append(answer)
+    for (against, of_several), alike in sorted(by_text.items(), key=lambda entry: not entry[0][0]):
+        quotes = {quote(answer) for answer in alike}
+        said = quotes.pop() if len(quotes) == 1 else of_several
+        text = " ".join(filter(None, (against and f"{against}{'' if against.endswith('?') else '.'}", said)))
         start = text[:1] if text[1:2].isupper() else text[:1].lower()  # "LR optimum at ..." remains
-        yield text if len(by_text) == 1 else f"{', '.join(names)}: {start}{text[1:]}"
+        yield text if len(by_text) == 1 else f"{named(alike, answers)}: {start}{text[1:]}"
+
+
+def named(some: Sequence[Answer], answers: Sequence[Answer]) -> str:
+    """Return the optimizers of some of the answers, with their targets if the answers have several."""
+    by_target: dict[str, list[str]] = {}
+    for answer in some:
+        by_target.setdefault(str(answer.target), []).append(answer.group.optimizer)
+    several = len({str(answer.target) for answer in answers}) > 1
+    return "; ".join(
+        f"{', '.join(names)} at {target}" if several else ", ".join(names) for target, names in by_target.items()
+    )
 
 
 def home(answers: Sequence[Answer]) -> str:

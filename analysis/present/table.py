@@ -255,21 +255,22 @@ class _Laid:
         return max((cell_len(part) for part in (*" ".join(words).split(), *lines)), default=0)
 
 
-def print_table(table: Table, console: Console, *, wide: bool = False) -> None:
-    """Print title, table and the lines below it; only the lines if the table has no rows."""
-    table = table.shown(wide=wide)
-    if table.rows:
-        for part in (*_wrapped(table.title, console.width), *laid_out(table, console.width)):
-            console.print(part, soft_wrap=isinstance(part, Text))
-    for line in table.lines:
-        print_sentence(line, console)
+def lines_of(part: Table | str, width: int) -> Iterator[RenderableType]:
+    """Yield what is printed of a sentence, whose words are not broken, or of a table with the sentences below it: only
+    these if it has no rows. An indented sentence is a command to copy and stays on one line."""
+    if isinstance(part, str):
+        yield from [Text(part)] if part.startswith(" ") else _wrapped(part, width)
+        return
+    if part.rows:
+        yield from (*_wrapped(part.title, width), *laid_out(part, width))
+    for sentence in part.lines:
+        yield from lines_of(sentence, width)
 
 
-def print_sentence(sentence: str, console: Console) -> None:
-    """Print a sentence without breaking words; an indented one is a command to copy and stays on one line."""
-    lines = [Text(sentence)] if sentence.startswith(" ") else _wrapped(sentence, console.width)
-    for line in lines:
-        console.print(line, soft_wrap=True)
+def print_part(part: Table | str, console: Console) -> None:
+    """Print a sentence or a table, see :func:`lines_of`."""
+    for line in lines_of(part, console.width):
+        console.print(line, soft_wrap=isinstance(line, Text))
 
 
 def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
@@ -315,11 +316,13 @@ def _width(columns: Sequence[_Laid]) -> int:
 def _grid(columns: Sequence[_Laid], width: int) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=False)
     spare = width - _width(columns)
+    sizes = {}
+    for entry in sorted(columns, key=lambda entry: not entry.column.words):  # a heading breaks before the words below
+        sizes[id(entry)] = min(entry.most, entry.least + spare)
+        spare -= sizes[id(entry)] - entry.least
     for entry in columns:
-        size = min(entry.most, entry.least + spare)
-        spare -= size - entry.least
         justify: JustifyMethod = "left" if entry.column.words else "right"
-        grid.add_column(Text(entry.column.heading), justify=justify, width=size, overflow="fold")
+        grid.add_column(Text(entry.column.heading), justify=justify, width=sizes[id(entry)], overflow="fold")
     for row in zip(*(entry.texts for entry in columns), strict=True):
         grid.add_row(*map(Text, row))
     return grid

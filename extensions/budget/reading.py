@@ -147,8 +147,8 @@ def _at_budget(
     if missing:
         runs = list(itertools.chain.from_iterable(missing.values()))
         notes.append(
-            f"{group.optimizer} at {budget}: batch size {', '.join(map(str, sorted(missing)))} left out, as of "
-            f"{plural(len(runs), 'run')} the loss there is not known: {'; '.join(dict.fromkeys(runs))}"
+            f"{group.optimizer} at {budget}: batch size {', '.join(map(str, sorted(missing)))} left out: "
+            f"{plural(len(runs), 'run')} without a loss there: {'; '.join(dict.fromkeys(runs))}"
         )
     if off:
         told = ", ".join(f"{100 * share:+.2g} % at batch size {size}" for size, share in sorted(off.items()))

@@ -77,10 +77,12 @@ def equivalence(result: Budgets) -> Table:
         Column("advice"),
     )
     rows = list(_entries(result))
-    lines = [f"{_whose(result, entry, scope)}: {entry.standing}" for entry, scope in rows]
-    lines += [
-        f"{_whose(result, entry, scope)}: {entry.verdict}: {entry.advice}" for entry, scope in rows if entry.advice
-    ]
+    advice: dict[str, list[str]] = {}
+    for entry, scope in rows:
+        if entry.advice:
+            advice.setdefault(f"{entry.verdict}: {entry.advice}", []).append(_whose(result, entry, scope))
+    lines = [f"{', '.join(whose)}: {text}" for text, whose in advice.items()]
+    lines += [f"{_whose(result, entry, scope)}: {entry.standing}" for entry, scope in rows]
     title = _title(result, f"Up to which batch size the loss is within {margin} of the best")
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 

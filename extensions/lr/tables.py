@@ -15,8 +15,9 @@ from extensions.lr.learning_rates import LearningRate, LearningRates, Protocol
 
 FEW = 2  # Largest number of commands of a protocol that are printed; the file of missing trials has all
 
-# Batch sizes that are shown unless everything is
+# Batch sizes that are shown unless everything is; of more than MANY optimizers half of them: a row stays one line
 MOST = 4
+MANY = 3
 
 
 @presentation.register
@@ -65,7 +66,8 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     """Return a table with one row per optimizer of one sweep and target: the best learning rates at no more than
     :data:`MOST` batch sizes, the power they follow, and the factor for twice the batch."""
     sizes = sorted({best.batch_size for entry in entries for best in entry.law.optima})
-    shown = sorted({sizes[round(place)] for place in np.linspace(0, len(sizes) - 1, min(MOST, len(sizes)))})
+    most = MOST // 2 if len(entries) > MANY else MOST
+    shown = sorted({sizes[round(place)] for place in np.linspace(0, len(sizes) - 1, min(most, len(sizes)))})
 
     def at(size: int) -> Column:
         def best_lr(entry: LearningRate) -> str:

@@ -24,11 +24,11 @@ def _(recommendations: Recommendations) -> Presentation:
         wide.append(everything)
     shown += [times.statement, *recommendations.notes]
     answers = [answer for entry in recommendations.recommendations for answer in entry.answers]
-    folder = home(answers)
+    folder, known = home(answers), all(None not in answer.interval for answer in answers)
     return Presentation(
         shown=shown,
         wide=[*wide, times.spread],
-        then=[f"cbs schedule plan {folder}"] if folder else (),
+        then=[f"cbs {'schedule plan' if known else 'analyze'} {folder}"] if folder else (),
         tables={"recommendations": plans(recommendations.recommendations)},
         json="recommendation.json",
     )
@@ -46,7 +46,9 @@ def best(everything: Table, recommendation: Recommendation, title: str) -> Table
     columns = [sizes.get(each.heading, each) for each in everything.columns]
     kept = [column for column in columns if column.heading not in ("device-hours", "examples")]
     chosen = {row[1].optimizer for row in rows}
-    lines = list(judged([answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]))
+    doubted = [answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]
+    lines = [f"B_crit: {line[0].lower()}{line[1:]}" if line.startswith("Ok") else f"B_crit: {line}"
+             for line in judged(doubted)]  # fmt: skip
     if any(row[1].remarks for row in rows):
         lines.append("*: a better one may lie beyond what was measured, see --wide")
     for advice in recommendation.advice:

@@ -18,6 +18,8 @@ from extensions.scale.power_law import Observations, PowerLaw, fit
 _SAME = 1e-9  # Relative difference below which two values count as equal
 
 
+FLAT = 1e-6  # Exponents below it are rounding: equal critical batch sizes
+
 # Width of the interval of an exponent from which on a law says nothing, and how that is said
 SAYS_NOTHING, NOTHING = 1.0, "nothing can be said"
 
@@ -77,7 +79,7 @@ class ScalingLaw:
         low, high = self.fit.exponent_interval
         if high - low >= SAYS_NOTHING:
             return NOTHING
-        return "grows" if low > 0 else "falls" if high < 0 else "no growth shown"
+        return "grows" if low > FLAT else "falls" if high < -FLAT else "no growth shown"
 
     @property
     def kaplan(self) -> dict[str, Any] | None:

@@ -181,7 +181,7 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
-    from analysis.present.table import Column, Table, print_table
+    from analysis.present.table import Column, Table, print_part
 
     lines: list[str] = []
     for study in content["studies"]:
@@ -202,7 +202,7 @@ def report_lines(content: dict[str, Any]) -> list[str]:
             ),
         )
         page = Console(file=io.StringIO(), width=120)
-        print_table(table, page)
+        print_part(table, page)
         lines += map(str.rstrip, page.file.getvalue().splitlines())  # type: ignore[attr-defined]
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]
 

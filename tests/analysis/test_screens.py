@@ -1,14 +1,19 @@
 """What a terminal of 80 columns shows: an answer in at most 15 lines, and below it the command that comes next."""
 
+import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present import presentation
+from analysis.present import presentation, show
+from analysis.present.screen import on_screen
+from analysis.present.table import Column, Table, print_part
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.compare.optimizers import compare
 from analysis.read.throughput import Assumed
@@ -86,8 +91,63 @@ def test_a_sweep_whose_batch_grows_is_judged_next(tmp_path: Path, two: Path) -> 
     assert presentation(analyze(two, FAST)).then == [f"cbs compare {two}"]
 
 
-def test_a_verdict_that_begins_with_an_abbreviation_keeps_it(tmp_path: Path) -> None:
-    truths = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_examples=9600.0)}
-    sweep(tmp_path, truths, seeds=2, lrs=(5e-4, 1e-3, 2e-3))
-    screen = str(compare(tmp_path, FAST))
-    assert "adamw: LR optimum at edge of grid" in " ".join(screen.split())
+MANY = {name: Truth(noise=0.05, min_examples=size) for name, size in zip(
+    ("adamw", "lamb", "merit", "muon", "sgd"), (7e3, 8e3, 1e4, 1.4e4, 4e3), strict=True
+)}  # fmt: skip
+CROWDS: dict[str, Callable[[Path], Any]] = {
+    "analyze": lambda folder: analyze(folder, FAST),
+    "two targets": lambda folder: analyze(folder, FAST, targets=[2.6, 3.0]),
+    "a definition": lambda folder: analyze(folder, replace(FAST, definition="pareto")),
+    "compare": lambda folder: compare(folder, FAST, targets=[2.6, 3.0]),
+}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screens") / "many"
+    with_command(sweep(folder, MANY, seeds=2, lrs=(5e-4, 1e-3, 2e-3)))
+    return folder
+
+
+@pytest.mark.parametrize("question", CROWDS)
+def test_five_optimizers_in_doubt_fit_a_screen_which_says_what_it_leaves_out(many: Path, question: str) -> None:
+    found = CROWDS[question](many)
+    assert len(holds(found)) <= 1
+    assert str(found).splitlines()[1:].count("") == 0
+    wide, everything = io.StringIO(), presentation(found)
+    show(found, Console(width=COLUMNS, file=wide), wide=True)
+    assert "--wide shows the rest" not in wide.getvalue()
+    assert all(f"next: {command}" in wide.getvalue() for command in everything.then)
+    rows = sum(len(part.rows) for part in everything.shown if not isinstance(part, str))
+    if rows > 8:
+        assert " rows" in str(found)
+
+
+def test_what_a_screen_leaves_out_is_counted() -> None:
+    column = Column("", "name", "name", name=True)
+    table = Table(
+        columns=(column,),
+        rows=[{"name": f"row {place}"} for place in range(20)],
+        title="Names",
+        lines=["first", "second"],
+    )
+    console = Console(width=COLUMNS, file=io.StringIO())
+    parts, then = on_screen([table, "third", "long " * 40], ["cbs a", "cbs b", "cbs c"], console)
+    # title, heading, rule, 8 rows, two sentences, what is left out, a command
+    assert isinstance(parts[0], Table)
+    assert len(parts[0].rows) == 7
+    assert (list(parts[0].lines), parts[1:-1]) == (["first", "second"], ["third"])
+    assert parts[-1] == "--wide shows the rest: 2 commands, 13 rows, 1 sentence"
+    assert then == ["cbs a"]
+    fits = [replace(table, rows=table.rows[:8])]
+    assert on_screen(fits, ["cbs a"], console, lines=14) == (fits, ["cbs a"])
+    assert on_screen(fits, ["cbs a"], console, lines=13) != (fits, ["cbs a"])
+
+
+def test_a_heading_breaks_before_the_words_below() -> None:
+    numbers = [Column("", "value", f"a long heading {place}") for place in range(4)]
+    table = Table(columns=(*numbers, Column("", "verdict", "verdict", left=True)),
+                  rows=[{"value": 1234567, "verdict": "LR optimum at edge of grid"}])  # fmt: skip
+    console = Console(width=COLUMNS, file=io.StringIO())
+    print_part(table, console)
+    assert "LR optimum at edge of grid" in console.file.getvalue()  # type: ignore[attr-defined]

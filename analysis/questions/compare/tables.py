@@ -14,6 +14,8 @@ from analysis.questions.compare.optimizers import Comparison, Comparisons, Ratio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 
+MOST = 3  # Optimizers whose token ratios a screen holds beside their critical batch sizes
+
 
 @presentation.register
 def _(comparisons: Comparisons) -> Presentation:
@@ -50,7 +52,7 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
 
         return Column(
             "", lambda answer: getattr(at(answer), "value", None), f"token ratio at {size:g}",
-            lambda answer: getattr(at(answer), "interval", None),
+            lambda answer: getattr(at(answer), "interval", None), wide=len(comparison.answers) > MOST,
         )  # fmt: skip
 
     columns = (
@@ -64,9 +66,10 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
         *(token_ratio(size) for size in dict.fromkeys(sizes[:1] + sizes[-1:])),
     )  # fmt: skip
     lines = list(judged(comparison.answers))
-    lines += [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
+    legend = [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
+    lines, hidden = (lines, legend) if len(comparison.answers) > MOST else ([*lines, *legend], [])
     title = f"Critical batch size, {comparison.title} {said}"
-    return Table(columns=columns, rows=comparison.answers, title=title, lines=lines)
+    return Table(columns=columns, rows=comparison.answers, title=title, lines=lines, wide_lines=hidden)
 
 
 def _shown(comparison: Comparison, said: str) -> Iterator[Table]:

@@ -194,13 +194,14 @@ def run_of(
     for each in ("run", *FACTS):
         theirs = settings.columns.get(each, each if named else CONFIG)
         asked = each in settings.columns and not is_column(theirs, settings.listed)
-        if theirs.startswith(CONFIG) or (each == "run" and named) or not (theirs in table.columns or asked):
+        config_key = theirs.startswith(CONFIG) and theirs not in table.columns  # W&B exports columns of that name, too
+        if config_key or (each == "run" and named) or not (theirs in table.columns or asked):
             continue
         keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
         table.need(theirs, f"see --column {each}=THEIRS{keys}")
         known_facts |= _one(table, theirs, name, each, _AMONG if named else _ALONE)
     name = str(known_facts.pop("run", name))
-    if settings.columns.get("run", "").startswith(CONFIG):
+    if (titled := settings.columns.get("run", "")).startswith(CONFIG) and titled not in table.columns:
         name = str(lookup(config, settings.columns["run"], f"run {name}"))
     metrics = [each for each in table.columns if each not in ("", title)]
     counted = _counted(table, title) if len(rows) > 1 else 0.0

@@ -48,7 +48,14 @@ def facts_of(
     run_facts = []
     for run, row in zip(runs, listed, strict=True):
         where = f"run {run.name} ({run.place})"
-        stated = {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
+        stated = {
+            **run.facts,
+            **{
+                name: lookup(run.config, title, where)
+                for name, title in asked.items()
+                if run.config or name not in run.facts  # else a column of the table is called so
+            },
+        }
         origins = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
         if pattern is not None:
             origins.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))

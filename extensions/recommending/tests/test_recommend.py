@@ -22,6 +22,7 @@ from tests.analysis.questions.test_compare import ASSUMED, FAST, written
 from tests.analysis.questions.test_compare import situation as situation
 from tests.analysis.questions.test_compare import two as two
 from tests.analysis.test_screens import holds
+from tests.factories import Truth, sweep
 from tests.test_malicious import code_of_the_folder
 from tests.test_malicious import world as world
 
@@ -127,6 +128,16 @@ def test_time_is_the_product_of_steps_and_the_time_of_a_step(two: Path) -> None:
 
 def test_a_recommendation_is_a_screen(two: Path) -> None:
     assert all(command.startswith("cbs ") for command in holds(recommend(two, ASSUMED, Wish(devices=8), FAST)))
+
+
+def test_a_plan_is_next_only_where_there_are_critical_batch_sizes_to_plan_by(two: Path, tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.04)}, batch_sizes=(16, 64), seeds=2)
+    for folder, command in ((two, "schedule plan"), (tmp_path, "analyze")):
+        shown = presentation(recommend(folder, ASSUMED, Wish(devices=1), FAST))
+        assert shown.then == [f"cbs {command} {folder}"]
+        table = shown.shown[0]
+        assert not isinstance(table, str)
+        assert table.lines[0].startswith("B_crit: ")
 
 
 @pytest.mark.usefixtures("children_here")

@@ -32,7 +32,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.learning_rate_law import Trend, learning_rate_law
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.formatting import number
+from analysis.formatting import number, plural
 from analysis.quantities import UNKNOWN, Array, Quantity, interval
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
@@ -246,7 +246,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     reached = [study for study in answer.studies if study.winner is not None]
     if len(reached) < FEWEST:
         raise ResultsError(
-            f"{answer.target} was reached at {len(reached)} batch sizes, and an interval needs {FEWEST} or more"
+            f"{answer.target} was reached at {plural(len(reached), 'batch size')}, an interval needs {FEWEST} or more"
         )
     sizes = [study.batch_size for study in reached]
     tables = [_increments(study, np.array(steps)) for study in reached]

@@ -20,7 +20,7 @@ from analysis.formatting import B_CRIT, DASH, number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
-from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
+from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote, quote_of_several
 from analysis.present.table import latex
 from analysis.quantities import Quantity
 from analysis.questions.fit.table_fit import fit_table
@@ -69,7 +69,11 @@ def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None
         assert with_interval(answer.critical_batch_size, answer.interval) in line
         assert f" {good(answer)} " in line
         assert line.rstrip().endswith(str(answer.verdict))
-        said = f"{answer.advice.partition('; ')[0]}. {quote(answer)}".strip(". ")
+        alike = [
+            other for other in measured.answers if other.advice.partition("; ")[0] == answer.advice.partition("; ")[0]
+        ]
+        to_quote = quote(answer) if len(alike) == 1 else quote_of_several(answer)
+        said = f"{answer.advice.partition('; ')[0]}. {to_quote}".strip(". ")
         assert said in " ".join(" ".join(lines).split())
         assert answer.advice in " ".join(printed(measured, 100, wide=True).split())
     assert "[95 % interval]" in lines[0]
@@ -94,8 +98,16 @@ def test_what_to_quote_is_one_sentence(measured, value, interval, verdict, said)
     fine = replace(answer, verdict=Verdict.OK, advice="", group=replace(answer.group, folder=Path("elsewhere")))
     both = [*judged([fine, replace(answer, verdict=Verdict.FAR_SEED)])]
     name = answer.group.optimizer
-    assert both[0] == f"{name}: ok: quote the number with its interval."
-    assert both[1].startswith(f"{name}: one seed far from the others. Not ok: ")
+    assert both[0].startswith(f"{name}: one seed far from the others. Not ok: ")
+    assert both[1] == f"{name}: ok: quote the number with its interval."
+    asks = replace(answer, advice="are they steps?")
+    assert [*judged([asks], advice=True)] == ([f"are they steps? {said}"] if said else ["are they steps?"])
+    edge = [*judged([fine, replace(answer, verdict=Verdict.AT_GRID_EDGE)])]
+    assert edge[0].startswith(f"{name}: LR optimum at edge of grid. ")
+    wider = replace(answer, definitions=answer.definitions | {HEADLINE: replace(own, interval=(10.0, 50.0))})
+    if value is not None and None not in interval and verdict is not Verdict.OK:
+        alike = "add seeds. Not ok: quote the interval with the reason, not the number."
+        assert [*judged([answer, wider], advice=True)] == [alike]
 
 
 def test_the_hyperbola_is_a_line_of_its_own_where_everything_is_asked_for(measured: Analysis) -> None:

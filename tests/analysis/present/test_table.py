@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.formatting import DASH, number, share_in_percent, with_interval
-from analysis.present.table import Column, Table, latex, pivot, print_sentence, print_table, quantity
+from analysis.present.table import Column, Table, latex, pivot, print_part, quantity
 from analysis.quantities import UNKNOWN, Quantity
 
 WIDTHS = (40, 60, 80, 120, 200)
@@ -18,7 +18,7 @@ WIDTHS = (40, 60, 80, 120, 200)
 
 def text(table: Table, width: int, *, wide: bool = False) -> str:
     console = Console(width=width, file=io.StringIO())
-    print_table(table, console, wide=wide)
+    print_part(table.shown(wide=wide), console)
     return console.file.getvalue()
 
 
@@ -133,7 +133,7 @@ def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
 
 def test_of_a_table_without_rows_the_sentences_alone_are_said() -> None:
     console = Console(file=io.StringIO(), width=80)
-    print_table(
+    print_part(
         Table(columns=(Column("a", heading="a"),), rows=[], title="Of what there is", lines=["there is none"]), console
     )
     assert console.file.getvalue() == "there is none\n"  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def test_a_cut_digit_is_noticed() -> None:
 def test_a_command_stays_on_its_line() -> None:
     console = Console(width=40, file=io.StringIO())
     command = "  cbs sweep " + " ".join(f"--option-{place} value" for place in range(9))
-    print_sentence(command, console)
+    print_part(command, console)
     assert console.file.getvalue() == f"{command}\n"
 
 

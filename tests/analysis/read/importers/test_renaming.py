@@ -86,6 +86,13 @@ def test_a_fact_is_read_from_the_config(tmp_path: Path, format: str) -> None:
         assert imported(format, tmp_path, ROWS, {"peak": 0.25}, **wanted).config.lr == 0.25
 
 
+def test_a_column_may_be_called_like_a_key_of_the_config(tmp_path: Path) -> None:
+    rows = [row | {"config.peak": 0.25, "config.batch": 4} for row in ROWS]
+    wanted = {"lr": CONFIG + "peak", "batch_size": CONFIG + "batch"}
+    trial = imported("csv", tmp_path, rows, {}, columns=wanted, constants={"optimizer": "adamw"})
+    assert (trial.config.lr, trial.config.batch_size) == (0.25, 4)
+
+
 @pytest.mark.parametrize("name", ["loss", "step", "tokens", "run", "batch_size", "optimizer", "workload", "status"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_column_that_is_not_there_is_refused_by_name(tmp_path: Path, format: str, name: str) -> None:
