@@ -51,3 +51,12 @@ def test_seeds_that_are_alike_say_nothing_of_learning_rates_that_were_missed() -
 def test_budgets_are_a_screen(tmp_path: Path) -> None:
     equal_budgets.write(tmp_path, {"adamw": equal_budgets.World(), "muon": equal_budgets.World()})
     holds(budget(tmp_path, config=FAST))
+
+
+def test_many_budgets_are_a_screen_that_says_what_it_leaves_out(tmp_path: Path) -> None:
+    names = ("adamw", "lamb", "lion", "merit", "muon", "sgd")
+    equal_budgets.write(tmp_path, dict.fromkeys(names, equal_budgets.World()), rates=(0.25, 0.5))
+    found = budget(tmp_path, config=FAST)
+    holds(found)
+    assert "--wide shows the rest: " in str(found)
+    assert "a learning rate beyond those that were run may be better" in " ".join(str(found).split())
