@@ -33,6 +33,8 @@ def number(cell: Any) -> float:
         hint = "write a plain number"
         if _SUFFIXED.fullmatch(text):
             hint = "write the number in full, without a suffix"
+        elif text and not re.search(r"\d", text):
+            hint = "write a plain number, or nan where the run diverged"
         elif "," in text:
             hint = "write it without thousands separators, and with a decimal point"
         raise ValueError(f"{shown(cell)} is not a number; {hint}")

@@ -41,7 +41,10 @@ _EMPTY = "it is empty; leave out the row if nothing was measured, write nan if t
 
 _TITLES = 30  # Most titles of columns in a message
 
-_MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
+_COMMA = re.compile(r" *[+-]?\d*,\d+([eE][+-]?\d+)? *")
+_POINT = re.compile(r" *[+-]?\d*\.\d+([eE][+-]?\d+)? *")
+_FRACTION = re.compile(r" *[+-]?(0*,\d+|\d*,(\d{1,2}|\d{4,}))([eE][+-]?\d+)? *")  # In which a comma is no separator
+_MARKS = {"|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,8 @@ def _from_text(name: str, text: str, suffix: str) -> Sheet:
                 f"{name}, {place}: {len(cells)} cells where the header has {len(header)}; separate cells by a comma "
                 "(or a tab throughout), write numbers without commas, and copy a file that is cut off again"
             )
-    return _checked(name, list(zip(header, zip(*lines.values(), strict=True), strict=bool(lines))), list(lines))
+    rows = _with_points(lines.values()) if delimiter != "," else lines.values()
+    return _checked(name, list(zip(header, zip(*rows, strict=True), strict=bool(lines))), list(lines))
 
 
 def _from_json(name: str, text: str) -> Sheet:
@@ -277,7 +281,17 @@ def _levels(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _delimiter(first: str, suffix: str) -> str:
-    return "\t" if suffix in (".tsv", ".tab") or ("\t" in first and "," not in first) else ","
+    if suffix in (".tsv", ".tab") or ("\t" in first and "," not in first):
+        return "\t"
+    return ";" if ";" in first and "," not in first else ","
+
+
+def _with_points(rows: Collection[list[str]]) -> list[list[str]]:
+    """Return rows with decimal points in place of commas, as spreadsheets write them beside semicolons and tabs, unless
+    a point, or no comma that cannot stand between thousands, leaves it open what a comma is."""
+    texts = {cell for row in rows for cell in row if _COMMA.fullmatch(cell) or _POINT.fullmatch(cell)}
+    sure = any(_FRACTION.fullmatch(text) for text in texts) and not any("." in text for text in texts)
+    return [[cell.replace(",", ".") if sure and cell in texts else cell for cell in row] for row in rows]
 
 
 def _checked(name: str, columns: Sequence[tuple[str, Sequence[Any]]], places: Sequence[str]) -> Sheet:

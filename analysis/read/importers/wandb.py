@@ -24,13 +24,13 @@ from analysis.read.cells import shown
 from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import below, read
 from analysis.read.importers.lightning import from_zero
-from analysis.read.importers.settings import Settings
+from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError, needed, reason
 
 STEP, SUFFIX = "_step", ".wandb"
 _STEP_OF_CHART = "Step"
-_STEP_OF_TRAINER = "trainer/global_step"  # Logged by Lightning's ``WandbLogger``
+_STEP_OF_TRAINER, _COUNTER = "trainer/global_step", "/global_step"  # Of Lightning's ``WandbLogger``; of it and others
 
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
@@ -70,6 +70,12 @@ class Wandb(Importer):
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         path = Path(source)
         read_runs = list((_from_files if path.exists() else _from_server)(source, settings, notes))
+        counters = {name for run in read_runs for name in run.metrics if name.endswith(_COUNTER)}
+        if counters and not {*AXES} & settings.columns.keys():
+            raise DataError(
+                f"{source} has both {STEP}, the step of wandb.log, and {min(counters)}: say which counts updates "
+                f"with --column step={min(counters)} or --column step={STEP}"
+            )
         if read_runs and settings.axis(STEP)[1] == STEP:
             notes.append(_COUNTS_LOGS)
         of_trainer = settings.axis(STEP) == ("step", _STEP_OF_TRAINER)

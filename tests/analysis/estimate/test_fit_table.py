@@ -335,7 +335,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     ),
     "tokens differ": ("batch_size,steps,tokens_per_example\n8,9,4\n16,5,8\n", "line 3: .* differs from line 2"),
     "ragged": (f"{LINES[0]}\n8,100,3\n", "line 2: 3 cells where the header has 2"),
-    "semicolons": (curve().replace(",", ";"), "line 1: .*separated by semicolons"),
+    "bars": (curve().replace(",", "|"), "line 1: .*separated by bars"),
     "spaces": (curve().replace(",", " "), "line 1: .*separated by spaces"),
     "binary": (bytes(range(256)), "line 1: not UTF-8|line 2: not UTF-8"),
     "zeros": (b"batch_size,steps\n8,\0\n", "line 2: holds binary data"),

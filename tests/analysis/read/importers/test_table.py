@@ -245,7 +245,9 @@ def truncated_parquet(path: Path) -> None:
         ("x.csv", b"run,step,loss\n", "no rows"),
         ("x.csv", b"run,step,loss\na,1,2\na,2", "2 cells where the header has 3"),
         ("x.csv", b"run,step,loss,loss\na,1,2,3\n", "two columns are called 'loss'"),
-        ("x.csv", b"run;step;loss\na;1;2\n", "separated by semicolons"),
+        ("x.csv", b"run|step|loss\na|1|2\n", "separated by bars"),
+        ("x.csv", b"run;step;loss\na;1;2,123\na;2;1.5\n", "'2,123' is not a number"),  # a decimal or a thousand
+        ("x.csv", b"run,step,loss\na,1,diverged\n", "or nan where the run diverged"),
         ("x.csv", b"run,step,loss\n\xff\xfe,1,2\n", "UTF-8"),
         ("x.csv", b'run,step,loss\n"a,1,2\n', "quote is not closed"),
         ("x.parquet", b"", "cannot read"),
@@ -310,3 +312,18 @@ def test_a_target_in_another_unit_than_the_metric_is_asked_about(
     asked = settings(constants=constants, direction="above", target=target)
     notes = import_runs([write_csv(tmp_path / "runs.csv", rows)], tmp_path / "out", asked).notes
     assert ["is it in the unit of the target?" in note for note in notes] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [(["2,25", "1,125"], [2.25, 1.125]), (["0,125", "-,5e1"], [0.125, -5.0]), (["2.25", "1.125"], [2.25, 1.125])],
+)
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_spreadsheets_with_semicolons_and_decimal_commas_are_read(
+    tmp_path: Path, cells: list[str], values: list[float], mark: str
+) -> None:
+    source = tmp_path / "runs.csv"
+    source.write_text("\n".join(mark.join(row) for row in [("step", "loss"), ("1", cells[0]), ("2", cells[1])]))
+    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "64", "run": "a"}
+    (trial,) = import_runs([source], tmp_path / "out", settings(constants=constants)).trials
+    assert [row.value for row in trial.evaluations] == values

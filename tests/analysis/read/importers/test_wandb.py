@@ -293,3 +293,15 @@ def test_a_damaged_file_of_an_offline_run_is_one_line(tmp_path: Path, offline: P
     with pytest.raises(DataError, match=words) as caught:
         import_runs([path], tmp_path / "out", settings(metric="eval.loss", constants=BOTH))
     assert "run.wandb" in str(caught.value)
+
+
+def test_of_two_counters_one_is_asked_for(tmp_path: Path) -> None:
+    rows = [{"_step": 3 * at, "train/global_step": 10 * at, "loss": 4.0 - at} for at in (1, 2)]
+    source = write_csv(tmp_path / "a.csv", rows)
+    known = {"constants": {"batch_size": "8", "optimizer": "adamw", "lr": "1e-3"}}
+    with pytest.raises(DataError, match="--column step=train/global_step or --column step=_step"):
+        import_runs([source], tmp_path / "none", settings(**known))
+    for column, steps in (("train/global_step", [10, 20]), ("_step", [3, 6])):
+        asked = settings(**known, columns={"step": column})
+        (trial,) = import_runs([source], tmp_path / column.replace("/", "-"), asked).trials
+        assert [row.step for row in trial.evaluations] == steps
