@@ -141,6 +141,10 @@ def standardised(x: Tensor) -> Tensor:
     return centred(x) / x.std(0)
 
 
+def scaled(x: Tensor) -> Tensor:
+    return x / x.square().mean().sqrt()
+
+
 FIXED = torch.randn(SIZE, 6, generator=torch.Generator().manual_seed(5))
 INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
     "one masking ratio": (lambda draws, _: masked(draws, 1), ALIKE),
@@ -153,6 +157,10 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
     "one diffusion time": (lambda draws, _: torch.rand(1, generator=draws).expand(SIZE, 1), ALIKE),
     "one length": (lambda draws, _: sentences(draws, int(torch.randint(3, 9, (), generator=draws))), ALIKE),
     "normalised over the batch": (lambda draws, _: standardised(torch.randn(SIZE, 6, generator=draws) ** 3), NORMED),
+    "scaled over the batch": (
+        lambda draws, _: scaled(5 + torch.randn(SIZE, 6, generator=draws)),
+        "inputs have the same mean square in every batch",
+    ),
     "centred over the batch": (lambda draws, _: centred(5 + torch.randn(SIZE, 6, generator=draws)), NORMED),
     "one batch in any order": (lambda draws, _: FIXED[torch.randperm(SIZE, generator=draws)], ""),
     "a batch of all classes": (lambda draws, _: torch.randperm(SIZE, generator=draws)[:, None], ""),

@@ -33,7 +33,7 @@ from cbs.workloads import WORKLOADS
 from sweeps.external.process import GRACE
 from sweeps.launching.policies.rounds import MOST_ROUNDS
 from sweeps.recipes import RECIPES
-from sweeps.running import patience
+from sweeps.running import patience, run, tuning
 from tests.cases import of_extensions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -153,6 +153,9 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         lambda: tuple(option("growth", name) for name in ("delta", "gamma", "stage_power", "cap")),
     ),
     ("faults.md", "| {} | some trials failed, Ray died for good", lambda: (Unfinished.exit_code,)),
+    ("faults.md", "or its process dies {} times", lambda: ({3: "three"}[run.MAX_DEATHS + 1],)),
+    ("faults.md", "it is started again, {} times at most", lambda: ({3: "three"}[tuning.MAX_ENGINES],)),
+    ("faults.md", "from its checkpoint, {} times at most", lambda: (WORDS[run.MAX_LOSSES],)),
     ("faults.md", "| {} | the input is wrong, or the folder cannot be used", lambda: (ConfigError.exit_code,)),
     (
         "faults.md",
