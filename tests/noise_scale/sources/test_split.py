@@ -6,13 +6,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Sizes
-from cbs.noise_scale.small_batch import Small
-from cbs.workloads.text_parts.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT
+from tests.noise_scale.sources.tiny_gpt import RTOL, SHAPE, batch, gpt, losses, norms
 from tests.references.per_example import (
     Elementwise,
     Euclidean,
@@ -24,29 +23,7 @@ from tests.references.per_example import (
     watch,
 )
 
-# Double precision leaves rounding of sums of some thousand products.
-RTOL = 1e-11
-SHAPE = GPTShape(width=8, layers=2, heads=2, context=6)
 Loss = Callable[[nn.Module], Tensor]
-
-
-def gpt(dtype: torch.dtype = torch.float64) -> GPT:
-    torch.manual_seed(0)
-    return GPT(SHAPE, 11).to(dtype)
-
-
-def batch(examples: int = 8) -> Tensor:
-    return torch.randint(11, (examples, SHAPE.context + 1), generator=torch.Generator().manual_seed(1))
-
-
-def losses(model: nn.Module, ids: Tensor) -> Tensor:
-    """Contribution of every sequence to the mean over sequences."""
-    logits = model(ids[:, :-1])
-    return nn.functional.cross_entropy(logits.mT.float(), ids[:, 1:], reduction="none").mean(1) / len(ids)
-
-
-def norms(small: Small) -> Tensor:
-    return torch.stack(small.statistics[0]).double()
 
 
 def slow_norms(model: nn.Module, ids: Tensor, groups: list[list[int]], of: Loss | None = None) -> Tensor:
@@ -300,110 +277,6 @@ def test_layers_called_from_compiled_code_are_an_error() -> None:
         assert_near(mine.grad, other.grad, 1e-12)
 
 
-class Functional(nn.Module):
-    """Uses a weight of a layer that it also calls, or does not."""
-
-    def __init__(self, *, calls: bool) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 3, bias=False)
-        self.calls = calls
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(self.inner(x) if self.calls else x, self.inner.weight)
-
-
-@pytest.mark.parametrize("calls", [True, False])
-def test_a_parameter_used_outside_its_layer(calls: bool) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 3).double()
-    assert_exact(Functional(calls=calls).double(), lambda model: model(x).square().sum(1), source="split", rtol=RTOL)
-
-
-@pytest.mark.parametrize("step", [1, 2, 5])
-def test_a_penalty_on_the_weights_is_an_error_from_some_step_on(step: int) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 3))
-    watcher = watch(model)
-    x = torch.randn(4, 3)
-    for _ in range(step - 1):
-        model(x).square().sum().backward()
-        assert watcher.collect() is not None
-    (model(x).square().sum() + model[0].weight.square().sum()).backward()
-    with pytest.raises(ConfigError, match=r"reaches '0.weight' in another way than through the output of the model"):
-        watcher.collect()
-
-
-@pytest.mark.parametrize("calls", [1, 2])
-def test_gradients_that_are_not_finite_are_no_error_of_the_model(calls: int) -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gain = nn.Parameter(torch.ones(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.gain
-
-    model = nn.Sequential(*[nn.Linear(3, 3)] * calls, Own())
-    watcher = watch(model)
-    (model(torch.ones(4, 3)) * float("inf")).sum().backward()
-    assert not torch.isfinite(norms(watcher.collect())).any()
-
-
-def test_a_gradient_that_is_zero_but_for_rounding_is_no_error_of_the_model() -> None:
-    class Shifted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shift = nn.Parameter(torch.zeros(()))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return (x + self.shift).softmax(-1)
-
-    torch.manual_seed(0)
-    x, weights = torch.randn(2, 64, 50)
-    model = nn.Sequential(nn.Linear(50, 50), Shifted())
-    watch(model)
-    (model(x) * weights).sum().backward()
-    assert model[1].shift.grad.abs() < 1e-5
-
-
-def test_two_backward_passes_after_one_forward_pass_are_an_error() -> None:
-    model = gpt()
-    watcher = watch(model)
-    loss = losses(model, batch()).sum()
-    loss.backward(retain_graph=True)
-    loss.backward()
-    with pytest.raises(ConfigError, match="two backward passes"):
-        watcher.collect()
-
-
-def test_second_derivatives_are_an_error() -> None:
-    model = gpt()
-    watcher = watch(model)
-    losses(model, batch()).sum().backward(create_graph=True)
-    with pytest.raises(ConfigError, match=r"create_graph=True.*'accumulation'"):
-        watcher.collect()
-
-
-def test_a_layer_called_outside_the_forward_pass_is_an_error() -> None:
-    model = gpt()
-    watcher = watch(model)
-    model.norm(torch.randn(3, 8).double()).sum().backward()
-    with pytest.raises(ConfigError, match="without a forward pass through it; pass the module"):
-        watcher.collect()
-    losses(model, batch()).sum().backward()
-    model.norm(torch.randn(3, 8).double()).sum().backward()
-    with pytest.raises(ConfigError, match="a layer called by itself"):
-        watcher.collect()
-
-
-@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.SyncBatchNorm])
-def test_batch_normalisation_is_refused(kind: type[nn.Module]) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(kind(3)))
-    with pytest.raises(ConfigError, match=rf"module '1.0' \({kind.__name__}\) mixes the examples.*'accumulation'"):
-        watch(model)
-    assert "forward" not in vars(model[0])
-
-
 def test_several_sources_do_not_see_each_other() -> None:
     model = gpt()
     alone = {}
@@ -423,11 +296,3 @@ def test_activations_that_change_in_place() -> None:
     x = torch.randn(6, 3, 8, 8).double()
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2)).double()
     assert_exact(model, lambda model: model(x).square().sum(1), source="split", groups=4, rtol=RTOL)
-
-
-def test_a_transform_of_torch_func_is_an_error() -> None:
-    model = nn.Sequential(nn.Linear(3, 3))
-    watcher = watch(model)
-    torch.func.vmap(model)(torch.ones(5, 2, 3))
-    with pytest.raises(ConfigError, match=r"called under a transform of torch\.func"):
-        watcher.collect()
