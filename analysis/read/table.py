@@ -219,7 +219,7 @@ def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise DataError(f"{name}, line {line}: holds binary data; save the table as CSV in UTF-8")
-    if not text.strip():
+    if not text.strip() and suffix not in _JSON:  # a log of JSON lines has no header, and may not have begun
         raise DataError(f"{name} is empty; it needs a header line with the names of the columns, and rows")
     return _from_text(name, text, suffix)
 
