@@ -1,0 +1,23 @@
+"""What Megatron-LM prints.
+
+Tested with lines of core 0.13, and of older versions without dates. The final evaluation, ``on validation set``, is
+left out: it has other examples than the one at the same iteration.
+"""
+
+from analysis.read.importers.base import IMPORTERS
+from analysis.read.importers.printed import Printed, group
+
+
+@IMPORTERS.register("megatron")
+class MegatronLM(Printed):
+    """``val_loss``, and ``loss``: the mean over the updates since the last line."""
+
+    lines = (
+        rf"\bvalidation loss at iteration {group('step')} \| lm loss value: {group('val_loss')}",
+        rf"(?m)\biteration +{group('step')}/ *\d+ \|.*\| lm loss: {group('loss')}",
+    )
+    once = (
+        rf"\| global batch size: *{group('batch_size')} \|",
+        r"(?m)^ +(?P<name>\w+) \.{3,} (?P<value>.*)$",
+    )
+    doubt = ("loss", "loss of Megatron-LM is the mean of the batches trained on since its last line: see val_loss")
