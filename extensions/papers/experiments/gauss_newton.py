@@ -37,7 +37,9 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
     optimizers = (*variants, "soap", "muon", "adamw")
     if tiny:
         size, before = 512, 4_096
-        sweep = experiment(TEXT, optimizers, (size,), budgets=(STEPS * size,), seeds=(0, 1, 2))
+        sweep = experiment(
+            TEXT, optimizers, (size,), budgets=(STEPS * size,), seeds=tuple(range(3 if checkpoint else 6))
+        )
         trunk = experiment(TEXT, ("adamw",), (16,), budgets=(before,), lrs=(0.004,), keep=(before,))
     else:
         size, before = 117_188, 512_000
@@ -62,6 +64,7 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
             else "every run starts from fresh weights, the paper's from one checkpoint after a warmup with AdamW",
             "the line search takes half of the batch; that of the paper takes further examples",
             "losses after equal steps in place of steps to one loss",
+            *([] if checkpoint or not tiny else ["six seeds, as the intervals of three held both answers"]),
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),
         runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep.replace(after="trunk")))

@@ -21,7 +21,17 @@ from extensions.papers.experiments import (
     nth,
     only,
 )
-from extensions.papers.experiments.parts import COSINE, FEW, OPENWEBTEXT, SEEDS, TEXT, experiment, lower_loss, one_run
+from extensions.papers.experiments.parts import (
+    COSINE,
+    FEW,
+    OPENWEBTEXT,
+    SEEDS,
+    TEXT,
+    TWELVE,
+    experiment,
+    lower_loss,
+    one_run,
+)
 from sweeps.spec.given_rates import PrescribedRate
 
 if TYPE_CHECKING:
@@ -154,7 +164,7 @@ def merit_llama(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     if tiny:
         workload = Choice(name="text", options={"size": "llama-30k", "corpus": "stdlib"})
-        sweep = experiment(workload, OPTIMIZERS, (256,), budgets=(12_000,), schedule=COSINE, **SEEDS)
+        sweep = experiment(workload, OPTIMIZERS, (256,), budgets=(12_000,), schedule=COSINE, **TWELVE)
         runs, orders = [RecipeRun(name="text", sweep=sweep)], [("text", 256, "lamb"), ("text", 256, "adamw")]
     else:
         runs = []
@@ -201,7 +211,7 @@ def _run(optimizer: str, size: int, budget: int, tiny: bool, *, curvature: bool 
         growth = 8.0 if tiny else 2.0
         about |= {"metrics": tuple(CURVATURE), "evaluation": EvaluationPlan(growth=growth, far_growth=growth)}
     if tiny:
-        about |= {"lr_rule": PrescribedRate(power=None, lrs={size: RATES[optimizer]}), "seeds": tuple(range(6))}
+        about |= {"lr_rule": PrescribedRate(power=None, lrs={size: RATES[optimizer]}), "seeds": tuple(range(8))}
     else:
         about |= {"precision": "bfloat16", "micro_batch_size": 16, "diagnostics_every": 10}
     sweep = experiment(TEXT if tiny else gpt2("small"), (optimizer,), (size,), budgets=(budget,), **about)
@@ -247,8 +257,8 @@ def merit_logits(scale: str) -> PaperRecipe:
                     TINY,
                     "learning rates are the best ones of a search of the final loss; with those of a longer run, as "
                     "first planned, MERIT ended far above AdamW",
-                    "runs of their own, evaluated often, for the logits; six seeds, as with three all but one interval "
-                    "held both answers",
+                    "runs of their own, evaluated often, for the logits; eight seeds, as with three all but one "
+                    "interval held both answers",
                 ]
                 if tiny
                 else [

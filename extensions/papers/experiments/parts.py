@@ -25,6 +25,7 @@ COSINE = ScheduleRule(name="cosine")
 
 # For final losses and accuracies of tiny runs, which scatter by more than a finer learning rate could gain
 SEEDS: dict[str, Any] = {"seeds": tuple(range(8)), "lr_resolution": 1.4}
+TWELVE = SEEDS | {"seeds": tuple(range(12))}  # where the intervals of eight end just beyond zero
 
 FEW = "a first run had two or three seeds, and further batch sizes that no statement needs; its intervals held both " \
     "answers"  # fmt: skip

@@ -17,7 +17,17 @@ from extensions.papers.experiments import (
     asks,
 )
 from extensions.papers.experiments.merit import gpt2
-from extensions.papers.experiments.parts import C4, TEXT, among_sizes, experiment, fits, lower_loss, one_run
+from extensions.papers.experiments.parts import (
+    C4,
+    FEW,
+    TEXT,
+    TWELVE,
+    among_sizes,
+    experiment,
+    fits,
+    lower_loss,
+    one_run,
+)
 
 if TYPE_CHECKING:
     from analysis.present.findings import Analysis
@@ -32,7 +42,7 @@ def small_batch(scale: str) -> PaperRecipe:
     tiny, half_life = scale == "tiny", HALF_LIFE[scale]
     optimizers = ("adamw(betas=[0.9, 0.95])", f"adamw(beta2_half_life={half_life})")
     if tiny:
-        sweep = experiment(TEXT, optimizers, (1, 8, 64), budgets=(4_000,), seeds=(0, 1, 2))
+        sweep = experiment(TEXT, optimizers, (1,), budgets=(4_000,), **TWELVE)
     else:
         sweep = experiment(gpt2("small"), optimizers, (1, 8, 64, 512), budgets=(2_441_406,), precision="bfloat16")
     return PaperRecipe(
@@ -40,7 +50,7 @@ def small_batch(scale: str) -> PaperRecipe:
         paper="Marek et al. 2025, 'Small batch size training for language models'",
         protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, "
         "at equal examples, learning rate searched at every batch size",
-        deviations=("the half-life is not the paper's", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
+        deviations=("the half-life is not the paper's", *(["bytes of a small text", FEW] if tiny else ["GPT-2 small"])),
         runs=(one_run("text", sweep, tiny, parameters=125e6),),
         analyses={"budget": asks("budget", "text")},
         expectations=(
