@@ -40,6 +40,10 @@ _LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily
 
 _EXACT = 1e-6
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
+_EPOCHS = (
+    "no batch size takes fewer steps than a smaller one: if these are epochs, give --column 'steps=steps*N/batch_size', "
+    "N the examples of one; curves against epochs take cbs import --examples-per-epoch N"
+)
 # Range of batch sizes, steps and learning rates: numbers beyond it are mistakes; within it products do not
 # overflow.
 SMALLEST, LARGEST = 1e-6, 1e15
@@ -141,6 +145,9 @@ def fit_table(
         readings = []
         for value, part in members.groupby("target", dropna=False):
             target = _target(value)
+            least = part[~part["censored"].astype(bool)].groupby("batch_size")["steps"].median()
+            if len(least) > 2 and least.is_monotonic_increasing and not (least % 1).any() and _EPOCHS not in notes:
+                notes.append(_EPOCHS)
             readings.append(
                 Reading(target=target, studies=_studies(name, about, part, target), not_reached=_NOT_REACHED)
             )

@@ -77,12 +77,14 @@ def word_of(cell: Any) -> str:
 
 _RATE = r"(lr|learning[_ ]?rate)"
 _BATCH = r"((global|total|effective)\w*[_ ]?batch\w*|(train_)?batch_?size)"
-# Patterns of titles that may mean the same as one of ours
-_RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max))?", "batch_size": rf"(.*[./])?{_BATCH}"}
+# What a title says beside the learning rate where it is none, but something about its schedule or search
+_ABOUT = "decay|sched|warm|cool|step|iter|epoch|cycl|mult|scale|scaling|ratio|factor|power|gamma|index|id$|range|find"
+# Patterns of titles that may mean the same as one of ours, also for one of several optimizers: lr_muon, adam_lr
+_RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max)|[./_ ](?!{_ABOUT}).*)?", "batch_size": rf"(.*[./])?{_BATCH}"}
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
 _HOW_ENDED = r"(.*[./_ ])?(status|state)"
-_PEAK, _WHOLE = "the one at the peak of the schedule", "the one of all examples of an update"
+_PEAK, _WHOLE = "the one that was tuned, at the peak of its schedule", "the one of all examples of an update"
 
 
 def settled(source: Path, settings: Settings) -> tuple[Sheet, Settings]:

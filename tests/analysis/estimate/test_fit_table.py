@@ -414,3 +414,12 @@ def test_rows_know_where_they_stand(write: Callable[..., Path]) -> None:
     _, rows, unused = read(path)
     assert list(zip(rows["place"], rows["group"], strict=True)) == [("line 2", "two lines"), ("line 5", "b")]
     assert unused == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"), [([4, 4, 5, 7], 1), ([40, 40, 40, 40], 1), ([40, 30, 31, 32], 0), ([4.0, 4.5, 5.0, 7.0], 0)]
+)
+def test_steps_that_never_fall_may_be_epochs(steps: list[float], told: int) -> None:
+    table = pd.DataFrame({"batch_size": [32, 64, 128, 256], "steps": steps})
+    notes = [note for note in fit_table(table, QUICK).notes if "epochs" in note]
+    assert [("steps*N/batch_size" in note, "--examples-per-epoch N" in note) for note in notes] == [(True, True)] * told

@@ -214,3 +214,13 @@ def test_dictionaries_without_a_bar_are_recognised_and_read_by_their_epochs(tmp_
 def test_a_format_that_cannot_be_meant_is_refused(format: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         importer(format)
+
+
+def test_each_of_several_validation_sets_has_its_own_name(tmp_path: Path) -> None:
+    one = " validation loss at iteration 1000 | lm loss value: 6.439325E+00 |"
+    two = "".join(one.replace("validation", f"validation-{at}").replace("6.4", f"{at}.4") + "\n" for at in (0, 1))
+    (tmp_path / "run.log").write_text(MEGATRON.replace(one, two))
+    for metric, points in (("val_loss_0", [0.439325]), ("val_loss_1", [1.439325]), ("val_loss", [])):
+        (run,) = importer("megatron").read(str(tmp_path), settings(metric=metric), [])
+        assert (list(run.axis), list(run.values)) == ([1000] * len(points), points)
+    assert {"val_loss_0", "val_loss_1"} <= {*run.metrics} and "val_loss" not in run.metrics

@@ -106,6 +106,8 @@ TWICE = {"batch_size": 16, "lr": 1e-4, "examples": 4096, "loss": 2.0}
         ({"learning_rate": 1e-3}, "lr"),  # W&B: the setting, and the last value of a schedule
         ({"params.peak_lr": 1e-3}, "lr"),
         ({"optimizer/learning_rate": 1e-3}, "lr"),  # Hydra's groups in a table of W&B
+        ({"lr_muon": 0.02}, "lr"),  # Of two optimizers, each with its own
+        ({"adam_lr": 3e-4}, "lr"),
         ({"min_lr": 1e-4}, "lr"),  # nanoGPT: where the schedule ends
         ({"global_batch_size": 64}, "batch_size"),
         ({"train.effective_batch_size": 64}, "batch_size"),
@@ -177,3 +179,8 @@ def test_a_format_is_recognised_by_the_columns_as_they_were_named(tmp_path: Path
     assert imported(tmp_path / "rate", table, **one_rate).format == "final_losses"
     with pytest.raises(DataError, match="or --format csv where every file is one, or --format final_losses where"):
         imported(tmp_path / "else", table, columns={"examples": LENGTH})
+
+
+@pytest.mark.parametrize("title", ["lr_decay_iters", "lr_warmup", "lr_multiplier", "lr_scheduler_id", "lr_id"])
+def test_what_is_said_about_a_schedule_is_no_second_learning_rate(title: str, tmp_path: Path) -> None:
+    assert imported(tmp_path, [TWICE | {title: 5}], columns={}).trials[0].config.lr == 1e-4
