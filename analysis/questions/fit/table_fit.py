@@ -41,8 +41,8 @@ _LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily
 _EXACT = 1e-6
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 _EPOCHS = (
-    "no batch size takes fewer steps than a smaller one: if these are epochs, give --column 'steps=steps*N/batch_size', "
-    "N the examples of one; curves against epochs take cbs import --examples-per-epoch N"
+    "no batch size takes fewer steps than a smaller one: if these are epochs of N examples, give --column "
+    "'steps=steps*N/batch_size'; curves against epochs take cbs import --examples-per-epoch N"
 )
 # Range of batch sizes, steps and learning rates: numbers beyond it are mistakes; within it products do not
 # overflow.
