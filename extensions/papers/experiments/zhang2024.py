@@ -107,7 +107,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
         deviations=(
             (
                 "widths 16, 32, 64 and targets of 2.9, 2.8, 2.65 nats/byte stand for models and amounts of data",
-                "batch sizes from 2, often evaluated; from 4, as first planned, the answers at easy targets lay below them",
+                "batch sizes from 2, often evaluated; from 4, as first planned, answers at easy targets lay below",
             )
             if tiny
             else ("one beta2 and one half-life of the average; the paper tunes both by batch size",)
