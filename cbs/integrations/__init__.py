@@ -1,7 +1,6 @@
 """Other libraries: callbacks for their training loops, which measure the noise scale or report evaluations to a sweep,
 one file per library, none imported here."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,10 +33,7 @@ def build(
     """Build a :class:`~cbs.noise_scale.NoiseScaleMeter` whose source suits the run: with several ranks, ``replicas``.
 
     Args:
-        model: as for NoiseScaleMeter.
-        optimizer: as for NoiseScaleMeter.
-        options: further arguments of NoiseScaleMeter.
-        tell: logger for messages.
+        options: arguments of NoiseScaleMeter beside the model and the optimizer.
         micro_batches: number of micro-batches in a step of the run, on every rank.
         setting: name of that number in the library, for error messages.
 
@@ -61,20 +57,6 @@ def build(
             f"but the run has {setting}={micro_batches}: raise it, or pass another source"
         )
     return noise_scale
-
-
-def to_text(meter: NoiseScaleMeter) -> str:
-    """Return the state as text, which any checkpoint can hold."""
-    return json.dumps(meter.state_dict())
-
-
-def from_text(meter: NoiseScaleMeter, text: str) -> None:
-    """Restore the result of :func:`to_text`.
-
-    Raises:
-        ConfigError: if it has other geometries or another window.
-    """
-    meter.load_state_dict(json.loads(text))
 
 
 def report_metrics(step: int, batch_size: int, metrics: Mapping[str, Any], main: str) -> None:

@@ -1,7 +1,6 @@
 """Callbacks for the Hugging Face ``Trainer``: its evaluations for a sweep, and the noise scale."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakMethod, finalize
 
@@ -11,14 +10,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations import Notes, build, from_text, report_metrics, to_text
+from cbs.integrations import Notes, build, report_metrics
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
 
 with needed("transformers[torch]", "callbacks of the Trainer"):
     from accelerate.logging import get_logger
     from accelerate.state import GradientState
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
 
@@ -33,14 +32,7 @@ class ReportCallback(TrainerCallback):
     with ``--eval_on_start``. ``--metric`` may name any number of ``metrics``, such as ``eval_loss``.
     """
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             report_metrics(state.global_step, batch_size, metrics or {}, "eval_loss")
@@ -84,11 +76,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
-        self._tell = notes()
+        self._tell = Notes(get_logger("cbs.integrations.huggingface").warning)  # on the main process
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.n_gpu > 1:
             raise ConfigError(
                 "the noise scale cannot be measured under DataParallel: start one process per GPU with torchrun"
@@ -111,16 +101,17 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             micro_batches=args.gradient_accumulation_steps,
             setting="gradient_accumulation_steps",
         )
-        handle = model.register_forward_hook(_while_alive(self._watch))
+        alive = WeakMethod(self._watch)  # the callback is deleted with its Trainer, though the model may stay
+        handle = model.register_forward_hook(lambda *passed: watch(*passed) if (watch := alive()) else None)
         self._leave = finalize(self, _remove, handle, self.meter)
         self._leave.atexit = False
-        averages = _saved(state, type(self).__name__, self._arguments()) if state.global_step else None
-        if averages is not None:
-            from_text(self.meter, averages)
+        saved = state.stateful_callbacks.get(type(self).__name__, []) if state.global_step else []
+        for entry in saved if isinstance(saved, list) else [saved]:
+            if entry["args"] == self._arguments() and entry["attributes"]["averages"] is not None:
+                self.meter.load_state_dict(json.loads(entry["attributes"]["averages"]))
+                break
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._measured:
             raise ConfigError(
                 "the noise scale saw no backward pass end: the Trainer's loss must come from the outputs of its model, "
@@ -128,22 +119,13 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             )
         self._measured = False
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.meter is not None and logs is not None and "loss" in logs:
             values = self.meter.log()
             logs.update(values)
             state.log_history[-1].update(values)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.detach()
 
     def detach(self) -> None:
@@ -154,7 +136,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """Arguments and averages, for ``trainer_state.json``."""
         if self.meter is not None:
-            self.averages = to_text(self.meter)
+            self.averages = json.dumps(self.meter.state_dict())
         return {"args": self._arguments(), "attributes": {"averages": self.averages}}
 
     def _arguments(self) -> dict[str, Any]:
@@ -173,7 +155,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         beside = torch.is_grad_enabled() or is_sending()  # derivatives that are not those of training
         if not (self._queued or beside):
             self._queued = True
-            _at_end_of_backward(self._measure)
+            # what a queued callback queues runs after what DDP and FSDP2 queue in the pass to end their reduction
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: engine.queue_callback(self._measure))
 
     def _measure(self) -> None:
         assert self.meter is not None
@@ -183,46 +167,6 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self._measured = True
 
 
-def notes() -> Notes:
-    """Return a logger that writes to accelerate's logger, on the main process."""
-    return Notes(get_logger("cbs.integrations.huggingface").warning)
-
-
-def _saved(state: TrainerState, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return the averages that a checkpoint holds for a callback with this name and these arguments; ``None`` if it has
-    none.
-    """
-    stored: Any = state.stateful_callbacks
-    entries = stored.get(name, [])
-    for entry in entries if isinstance(entries, list) else [entries]:
-        if entry["args"] == arguments:
-            averages: str | None = entry["attributes"]["averages"]
-            return averages
-    return None
-
-
-def _while_alive(method: Callable[[nn.Module, Any, Any], None]) -> Callable[[nn.Module, Any, Any], None]:
-    """Return a forward hook that does not keep the callback alive, so that it can be deleted with its Trainer."""
-    reference = WeakMethod(method)
-
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        alive = reference()
-        if alive is not None:
-            alive(module, args, output)
-
-    return hook
-
-
 def _remove(handle: RemovableHandle, noise_scale: NoiseScaleMeter) -> None:
     handle.remove()
     noise_scale.detach()
-
-
-def _at_end_of_backward(action: Callable[[], None]) -> None:
-    """Call a function when the current backward pass is over, including the reduction of gradients over ranks.
-
-    DDP and FSDP2 queue the end of their reduction during the pass; a callback queued by a queued callback runs after
-    it.
-    """
-    engine = torch.autograd.Variable._execution_engine
-    engine.queue_callback(lambda: engine.queue_callback(action))

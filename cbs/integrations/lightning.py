@@ -1,6 +1,7 @@
 """Callbacks for the Lightning ``Trainer``: its validations for a sweep, and the noise scale."""
 
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import nn
 
 from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations import Notes, build, from_text, report_metrics, to_text
+from cbs.integrations import Notes, build, report_metrics
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):
@@ -106,7 +107,7 @@ class LightningNoiseScaleCallback(Callback):
             setting="accumulate_grad_batches",
         )
         if self._saved is not None:
-            from_text(self.meter, self._saved)
+            self.meter.load_state_dict(json.loads(self._saved))
             self._saved = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -140,7 +141,7 @@ class LightningNoiseScaleCallback(Callback):
         self._detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": self._saved if self.meter is None else to_text(self.meter)}
+        return {"averages": self._saved if self.meter is None else json.dumps(self.meter.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict["averages"]

@@ -45,7 +45,7 @@ class BatchScience(Importer):
     """The top folder, any folder of studies, or one study; a workload is a dataset and a model."""
 
     expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
-    marks = (STUDY, STUDY)
+    marks = ((STUDY,), STUDY)
     has_studies = True
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
@@ -124,6 +124,7 @@ def _run(
     return run_of(
         table,
         settings,
+        settings.axis("step"),
         name=os.path.join(facts["workload"], facts["optimizer"], str(facts["batch_size"]), folder.name),
         place=str(folder),
         facts=facts,

@@ -1,6 +1,7 @@
 """Build the sweep that the options of ``cbs sweep`` ask for, trained here or by an external program."""
 
 import contextlib
+import functools
 import itertools
 import math
 import netrc
@@ -35,13 +36,8 @@ _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
 
 def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], finds: bool = False) -> Sweep:
-    """Return the recipe with the options applied.
-
-    Args:
-        recipe: the recipe to start from.
-        asked: the result of :func:`sweeps.commands.sweep.sweep_flags`.
-        program: the result of :func:`sweeps.commands.sweep.program_flags`.
-        finds: whether the batch sizes are to be found, so that those of the recipe need not all fit into a budget.
+    """Return the recipe with the options ``asked`` (of ``sweep_flags`` and ``program_flags``) applied; if the batch
+    sizes are to be found, ``finds``, those of the recipe need not all fit into a budget.
 
     Raises:
         ConfigError: if an option cannot be parsed, or two contradict each other.
@@ -110,12 +106,7 @@ def check_there(command: str, flag: str = "--command") -> None:
 
 
 def told_first(sweep: Sweep, cores: int) -> list[str]:
-    """Return what the user should know about an external program before any trial starts, one line each.
-
-    Args:
-        sweep: the sweep.
-        cores: number of cores of a trial.
-    """
+    """Return what the user should know about an external program before any trial, of so many cores, starts."""
     if sweep.trial.workload.name != COMMAND:
         return []
     trainer = ExternalTrainer.of(sweep.trial.workload)
@@ -128,13 +119,13 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
     own = [choice.name for choice in sweep.axes.optimizers if choice.name not in OPTIMIZERS]
     if own and not sweep.axes.lrs and sweep.axes.lr_rule is None:
         lines.append(f"{', '.join(own)}: the search starts at learning rates of AdamW; --lrs gives others")
-    if trainer.reads == WANDB and _has_key(trainer):
-        lines.append(f"online runs of Weights & Biases are followed on its server, every {ASK_SECONDS:g} s")
-    elif trainer.reads == WANDB:
+    if trainer.reads == WANDB:
         lines.append(
-            "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: every "
-            "trial runs to its own end; an online run (after 'wandb login') can be followed, and what the program "
-            "prints, see --reads 'stdout(...)'"
+            f"online runs of Weights & Biases are followed on its server, every {ASK_SECONDS:g} s"
+            if _has_key(trainer)
+            else "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: "
+            "every trial runs to its own end; an online run (after 'wandb login') can be followed, and what the "
+            "program prints, see --reads 'stdout(...)'"
         )
     return [f"note: {line}" for line in [*lines, *told_secrets(trainer.command)]]
 
@@ -163,11 +154,8 @@ def told_secrets(command: str) -> list[str]:
 
 
 def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTrainer | None:
-    """Return the external program that trains; ``None`` if no command is given.
-
-    Args:
-        optimizers: value of ``--optim``.
-        given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
+    """Return the external program that trains; ``None`` if no command is given. ``given`` are the attributes of
+    :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
     Raises:
         ConfigError: if options are missing; the message names all of them.
@@ -183,14 +171,9 @@ def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTra
     if absent:
         raise ask_for(absent)
     columns = pairs("--column", given.pop("columns"))
-    settings = {name: value for name, value in given.items() if value is not None}
-    trainer = ExternalTrainer(columns=columns, **settings)
+    trainer = ExternalTrainer(columns=columns, **{name: value for name, value in given.items() if value is not None})
     if trainer.reads != REPORT:
-        # Wrong names of columns are reported before anything runs.
-        from analysis.read.importers import Settings
-
-        names = ("metric", "direction", "metric_unit", "example_unit", "tokens_per_example")
-        Settings(target=target, columns=columns, **{name: getattr(trainer, name) for name in names})
+        trainer.settings(target, columns)  # Wrong names of columns are reported before anything runs.
     return trainer
 
 
@@ -234,9 +217,7 @@ def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
     Raises:
         ConfigError: if an axis is wrong; the message names it and the reason.
     """
-    for text in axes:
-        sweep = _with_axis(sweep, text)
-    return sweep
+    return functools.reduce(_with_axis, axes, sweep)
 
 
 def _choices(texts: Iterable[str] | None) -> tuple[Choice, ...] | None:

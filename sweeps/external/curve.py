@@ -48,9 +48,6 @@ class LoggedCurve:
     """Follows the log of a trial.
 
     Args:
-        trainer: describes where the log is and how to read it.
-        trial: configuration of the trial.
-        folder: folder of the trial.
         resumed: whether an earlier attempt left a part of the log; if the log then goes back to an earlier step, the
             later values count.
 
@@ -76,15 +73,8 @@ class LoggedCurve:
         return f"logged no {self._trial.target.metric!r} after step 0{how}"
 
     def update(self, *, whole: bool) -> bool:
-        """Read the log if it has changed.
-
-        Args:
-            whole: whether the program has ended and what it wrote is complete, so that a last line without a line break
-                counts too.
-
-        Returns:
-            Whether there are new evaluations.
-        """
+        """Read the log if it has changed; return whether there are new evaluations. If it is ``whole``, as the program
+        has ended, a last line without a line break counts too."""
         seen = self._files()
         self.changed, self._seen = seen != self._seen, seen
         server = "" if whole else self._server()
@@ -220,7 +210,9 @@ class LoggedCurve:
     ) -> tuple[Array, Array]:
         """Return steps and values in order, each step once."""
         trial = self._trial
-        settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})
+        settings = self._trainer.settings(
+            trial.target.value, {**self._trainer.columns, **(columns or {})}, trial.trial_id
+        )
         runs = list(importer(format or self._trainer.reads).read(str(source), settings, []))
         named = {name for run in runs for name in run.metrics}
         measured = [run for run in runs if len(run.values)]

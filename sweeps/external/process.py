@@ -24,16 +24,9 @@ MOST_OUTPUT = 2**26  # Bytes of output that are kept unless it is the log, so th
 class Process:
     """A program supervised by :mod:`sweeps.external.guard`.
 
-    Args:
-        command: the program and its arguments.
-        folder: folder of the trial.
-        path: working folder of the program.
-        environment: environment variables to add to those of this process.
-        grace: seconds that the program has to end when it is told to.
-        most: bytes of output that are kept.
-
-    Attributes:
-        code: exit code, negative for a signal; ``None`` while the program runs, or if its guard was killed.
+    It runs in the folder ``path``, with ``environment`` added to that of this process, and has ``grace`` seconds to end
+    when it is told to. ``most`` bytes of its output are kept. ``code`` is its exit code, negative for a signal, and
+    ``None`` while it runs, or if its guard was killed.
     """
 
     def __init__(

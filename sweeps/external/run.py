@@ -43,16 +43,14 @@ def run_command(
     """Start the program of a trial, follow its log, and end it when it reaches the target, is pruned or diverges.
 
     Args:
-        trial: configuration of the trial, with a workload made by
-            :meth:`sweeps.external.trainer.ExternalTrainer.choice`.
+        trial: has a workload made by :meth:`sweeps.external.trainer.ExternalTrainer.choice`.
         folder: folder for the program and its output; it is kept. What an earlier attempt left there is moved aside, or
             stays if the program can resume.
         path: working folder of the program.
         launch: line that starts the program as a job, see :class:`Job`; empty to start it here.
-        nodes: number of nodes on which it is started; this is the first, see :func:`call_nodes`.
-        meeting: ``name@host`` of these nodes.
-        threads: number of cores of the trial, which programs take from ``OMP_NUM_THREADS``.
-        monitor: see :data:`cbs.trial.ending.Monitor`; called with the first and the latest evaluation.
+        nodes: number of nodes on which it is started; this is the first, and ``meeting`` is ``name@host`` of all.
+        threads: number of cores of the trial.
+        monitor: called with the first and the latest evaluation.
         alive: called with the latest step whenever the program has written anything.
 
     Returns:
@@ -70,12 +68,25 @@ def run_command(
     command = trainer.argv(trial, folder, resumed=resumed, port=port, node=node)
     environment = environment_of(folder, threads)
     curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
-    started = time.perf_counter()
+    started, reading, ending = time.perf_counter(), 0.0, None
     job = Job(trainer.filled(launch, trial, folder), command, environment, folder, path) if launch else None
     most = math.inf if trainer.prints else MOST_OUTPUT
     process = Process(job.command if job else command, folder, path, environment, most=most)
     try:
-        ending = _watch(process, curve, trial, monitor, alive, started, folder, job)
+        while ending is None:
+            passed = time.perf_counter() - started
+            over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * passed), reading / SHARE))
+            began = time.perf_counter()
+            more = curve.update(whole=over and process.code == 0)
+            reading = time.perf_counter() - began
+            if process.talked() or curve.changed or (job and job.waits):  # a job in a queue is alive
+                alive(curve.evaluations[-1].step if curve.evaluations else 0)
+            if curve.hopeless:
+                ending = TrialStatus.FAILED, curve.problem
+            elif more or over:
+                ending = _stated(folder)[1] or _ending(curve, trial, None if over else monitor)
+            if over and ending is None:
+                ending = _by_itself(process, curve, trial)
         words = process.last_words() if ending[0] is TrialStatus.FAILED else ""
     finally:
         process.end()
@@ -116,42 +127,10 @@ def _prepare(folder: Path, *, keep: bool) -> bool:
     return left and keep
 
 
-def _watch(
-    process: Process,
-    curve: LoggedCurve,
-    trial: TrialConfig,
-    monitor: Monitor | None,
-    alive: Callable[[int], object],
-    started: float,
-    folder: Path,
-    job: Job | None,
-) -> Ending:
-    """Follow the program until it ends or the trial is over; a job in a queue is alive."""
-    reading = 0.0
-    while True:
-        passed = time.perf_counter() - started
-        over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * passed), reading / SHARE))
-        began = time.perf_counter()
-        more = curve.update(whole=over and process.code == 0)
-        reading = time.perf_counter() - began
-        if process.talked() or curve.changed or (job and job.waits):
-            alive(curve.evaluations[-1].step if curve.evaluations else 0)
-        if curve.hopeless:
-            return TrialStatus.FAILED, curve.problem
-        if more or over:
-            ending = _stated(folder)[1] or _ending(curve, trial, None if over else monitor)
-            if ending is not None:
-                return ending
-        if over:
-            return _by_itself(process, curve, trial)
-
-
 def _ending(curve: LoggedCurve, trial: TrialConfig, monitor: Monitor | None) -> Ending | None:
     """Return how the trial ended on the curve so far, or ``None``; evaluations after the end are dropped."""
     rows = curve.evaluations
-    if not rows:
-        return None
-    ending, last = ended_at_start(trial, rows[0]), 0
+    ending, last = ended_at_start(trial, rows[0]) if rows else None, 0
     while ending is None and last + 1 < len(rows):
         last += 1
         ending = ended(trial, [rows[0], rows[last]], monitor if last == len(rows) - 1 else None)
@@ -172,10 +151,8 @@ def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
 
 def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Ending:
     """Return how the trial ends when the program ended before the trial was over."""
-    if process.code != 0:
-        return TrialStatus.FAILED, process.how()
-    if curve.problem:
-        return TrialStatus.FAILED, curve.problem
+    if process.code != 0 or curve.problem:
+        return TrialStatus.FAILED, process.how() if process.code != 0 else curve.problem
     if not curve.evaluations or curve.evaluations[-1].step < 1:
         return TrialStatus.FAILED, f"the command ended and {curve.nothing}"
     last = curve.evaluations[-1]
@@ -225,15 +202,8 @@ class Job:
     empty while the job waits, and removed when the launcher ends, is told to end or, by :mod:`sweeps.external.guard`,
     when the sweep is gone; so a job that begins after its sweep has ended, ends at once.
 
-    Args:
-        launcher: the launcher and its arguments, before the script.
-        command: the program and its arguments.
-        environment: environment variables of the program beside those that the launcher hands on.
-        folder: folder of the trial, which the node of the job sees under the same path.
-        path: working folder of the program.
-
-    Attributes:
-        command: what to start here in place of the program.
+    The ``launcher`` stands before the script; the node of the job sees the ``folder`` of the trial under the same path.
+    ``command`` becomes what to start here in place of the program.
     """
 
     def __init__(

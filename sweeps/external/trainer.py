@@ -34,22 +34,9 @@ WANDB, ASK_SECONDS = "wandb", 10.0
 FORMATS = {"trainer_state": "huggingface"}  # Alternative names of formats
 
 _COUNTERS = ("step", "examples")
-_PLACES = (
-    "batch_size",
-    "lr",
-    "seed",
-    "folder",
-    "optimizer",
-    "steps",
-    "port",
-    "resume",
-    "checkpoint",
-    "nodes",
-    "node_rank",
-    "head",
-)
 ALONE = {"nodes": "1", "node_rank": "0", "head": "localhost"}
 """Values of the placeholders about nodes in a trial on one of them."""
+_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume", "checkpoint", *ALONE)
 _SET = ("parent", "max_steps", "max_examples", "prune_factor", "search", "lr_resolution", "within")
 _TOLD = {
     "batch_size": "every batch size would give the same run",
@@ -62,7 +49,7 @@ _BUILT_IN, _OPERATORS = ("cd", "source", ".", "export", "ulimit", "module"), ("&
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalTrainer:
-    """An external program that trains.
+    """An external program that trains; what is not named here is as in :class:`~analysis.read.importers.Settings`.
 
     Attributes:
         command: its command line with the placeholders ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this
@@ -70,14 +57,8 @@ class ExternalTrainer:
             ``{port}`` (a free one), ``{nodes}``, ``{node_rank}`` and ``{head}`` (the first node), ``{checkpoint}`` (to
             start from) and ``{resume}``. It is split as a shell would split it, but no shell runs it. Environment
             variables may stand before the program.
-        metric: name of the metric in its log.
-        direction: ``"below"`` or ``"above"``, the side of the target that is better.
-        metric_unit: unit of the metric.
-        example_unit: what one example is.
-        tokens_per_example: number of tokens per example, if examples have tokens.
         reads: format of its log: ``"report"`` for what :func:`cbs.report` writes, or a format that ``cbs import``
             reads, of a file or of what the program prints.
-        columns: names of columns in the log, by the name that this package uses.
         resume: what ``{resume}`` is replaced by if an earlier attempt at the same trial was cut short; otherwise it is
             replaced by nothing.
     """
@@ -188,37 +169,24 @@ class ExternalTrainer:
 
     def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
         """Return the values of the placeholders."""
-        options = {name: _text(value) for name, value in trial.optimizer.options.items()}
-        checkpoint = {} if trial.parent is None else {"checkpoint": trial.parent.source}
-        return (
-            options
-            | checkpoint
-            | ALONE
-            | {
-                "batch_size": str(trial.batch_size),
-                "lr": repr(trial.lr),
-                "seed": str(trial.seed),
-                "folder": str(folder),
-                "optimizer": trial.optimizer.name,
-                "steps": str(trial.max_steps),
-                "port": str(port),
-            }
-        )
+        options = trial.optimizer.options.items()
+        return {
+            **{name: value if isinstance(value, str) else value_text(value) for name, value in options},
+            **({} if trial.parent is None else {"checkpoint": trial.parent.source}),
+            **ALONE,
+            **{name: str(getattr(trial, name)) for name in ("batch_size", "lr", "seed")},
+            "folder": str(folder),
+            "optimizer": trial.optimizer.name,
+            "steps": str(trial.max_steps),
+            "port": str(port),
+        }
 
-    def settings(self, trial: TrialConfig, columns: Mapping[str, str]) -> Settings:
-        """Return how to read the log of one trial, given the names of its columns."""
+    def settings(self, target: float | None, columns: Mapping[str, str], run: str = "a trial") -> Settings:
+        """Return how to read the log of one run, given the names of its columns."""
         from analysis.read.importers import Settings
 
-        return Settings(
-            metric=self.metric,
-            direction=self.direction,
-            target=trial.target.value,
-            example_unit=self.example_unit,
-            metric_unit=self.metric_unit,
-            tokens_per_example=self.tokens_per_example,
-            columns=columns,
-            constants={"run": trial.trial_id},
-        )
+        about = {"metric": self.metric, "direction": self.direction, **self.units}
+        return Settings(**about, target=target, columns=columns, constants={"run": run})
 
     @property
     def units(self) -> dict[str, Any]:
@@ -234,23 +202,13 @@ class ExternalTrainer:
 
 
 def trained_by(
-    trainer: ExternalTrainer,
-    sweep: Sweep,
-    target: float | None,
-    settings: Iterable[str],
-    budgets: tuple[int, ...] = (),
+    trainer: ExternalTrainer, sweep: Sweep, target: float | None, settings: Iterable[str], budgets: tuple[int, ...] = ()
 ) -> Sweep:
     """Return the sweep with its trials trained by an external program.
 
-    Only the axes and the pruning of the recipe are used; everything else is up to the program and unknown here.
-
-    Args:
-        trainer: the program.
-        sweep: the sweep as requested.
-        target: value of the metric to train to.
-        settings: settings of the form ``key=value``: budget, pruning, options of optimizers; the program decides all
-            else.
-        budgets: numbers of examples that every trial sees, instead of a target.
+    Only the axes and the pruning of the recipe are used; everything else is up to the program and unknown here, so that
+    ``settings`` (``key=value``) may be of the budget, pruning and options of optimizers. With ``budgets``, numbers of
+    examples that every trial sees, no ``target`` is needed.
 
     Raises:
         ConfigError: if the target is missing, a setting is one that the program decides, the command contains a
@@ -327,10 +285,6 @@ def _filled(token: str, values: Mapping[str, str]) -> str:
             hint = f"; did you mean {{{near[0]}}}?" if near else ""
             raise ConfigError(f"--command has {{{name}}}, which is none of {', '.join(known)}{hint}")
     return token.format(**values)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else value_text(value)
 
 
 def environment_of(folder: Path, threads: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """``cbs import``."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,28 +68,17 @@ def command(
 
     Example: cbs import logs -o results/tb --format tensorboard --pattern 'b{batch_size}-lr{lr}' --set optimizer=adamw
     """
+    given: dict[str, Any] = locals().copy()  # many are settings of the same name
     with errors.status("starting"):
         from analysis.read.importers import Settings, import_runs
         from analysis.read.importers.settings import ask_for, missing
 
-    given: dict[str, Any] = {
-        "metric": metric,
-        "direction": direction,
-        "target": target,
-        "metric_unit": metric_unit,
-        "example_unit": example_unit,
-        "tokens_per_example": tokens_per_example,
-        "batch_unit": batch_unit,
-        "examples_per_epoch": examples_per_epoch,
-    }
     absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value] + missing(**given)
     if not sources or output is None or absent:
         raise ask_for(absent)
-    columns, constants = pairs("--column", column), pairs("--set", constant)
     statuses = {word.upper(): meant.upper() for word, meant in pairs("--status", status).items()}
-    settings = Settings(
-        **given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials, statuses=statuses
-    )
+    given |= {"columns": pairs("--column", column), "constants": pairs("--set", constant), "statuses": statuses}
+    settings = Settings(**{each.name: given[each.name] for each in fields(Settings)})
     if errors.is_terminal:  # without a spinner, because wandb may ask for a login
         errors.print(f"reading {', '.join(sources)}", markup=False)
     imported = import_runs(sources, output, settings, format=format, add=add, command=command_line())

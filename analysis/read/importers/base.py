@@ -104,23 +104,23 @@ class Importer(Protocol):
 
     Attributes:
         expected: description of a source of the format, for the message if there is none.
-        marks: pattern of the names of its files, and a name for such files; for formats that are recognised by them.
+        marks: patterns of the names of its files, and what such files are called.
         form: what stands in parentheses after the name of the format, which is then the argument of the constructor.
         has_studies: whether it has studies of several trials at a batch size, of which the first few may be asked for.
     """
 
     expected: str
-    marks: tuple[str, str] = ("", "")
+    marks: tuple[tuple[str, ...], str] = ((), "")
     form: str = ""
     has_studies: bool = False
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
-        return Claim.of(below(Path(source), self.marks[0]), self.marks[1])
+        return Claim.of(below(Path(source), *self.marks[0]), self.marks[1])
 
     def files(self, source: str) -> list[Path]:
         """Return the given file, or all files of the format below a folder."""
-        return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
+        return [Path(source)] if Path(source).is_file() else below(Path(source), *self.marks[0])
 
     @abstractmethod
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
@@ -147,31 +147,28 @@ def importer(format: str) -> Importer:
 def run_of(
     table: Sheet,
     settings: Settings,
-    axis: tuple[str, str] | None = None,
+    axis: tuple[str, str],
     *,
     name: str,
     named: bool = False,
     facts: Mapping[str, Any] | None = None,
     **about: Any,
 ) -> ImportedRun:
-    """Return the single run that a table holds.
+    """Return the single run that a table holds, with one row per measurement.
 
     Args:
-        table: one row per measurement. Rows without the metric belong to other measurements, unless ``named``.
-        settings: the metric, and names of columns.
-        axis: unit and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`; ``step`` by
-            default.
+        axis: unit and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`.
         name: name of the run, unless a column is named to give it.
         named: whether the table was made for an import: columns named like facts are used even if not renamed, the name
-            of the run is already known, and every row has the metric.
+            of the run is already known, and every row has the metric. Else rows without it are of other measurements.
         facts: facts that the format itself states.
         about: further attributes of :class:`ImportedRun`.
     """
-    unit, title = axis or settings.axis("step")
+    unit, title = axis
     table = with_products(table, settings.columns.values())
     size = settings.columns.get("batch_size", "batch_size" if named else "")
-    asked_for = settings.columns.get("batch_size") != "batch_size" and size in table.columns
-    if asked_for and (words := of_part(size, table.columns)):
+    known = settings.columns.get("batch_size") == "batch_size" or size not in table.columns
+    if words := "" if known else of_part(size, table.columns):
         raise DataError(f"{table.name}: {words}")
     if (said := _AGAINST.fullmatch(settings.measured)) and unit == "step" and not {*AXES} & settings.columns.keys():
         against = (said[2] or said[3]).lower()
@@ -183,10 +180,10 @@ def run_of(
     see = f"see --column {unit}=THEIRS"
     if named:
         table.need(settings.measured, "see --metric")
-    stated = settings.columns.get("status", "status") in table.columns
-    filled = table.filled(settings.measured)
+    rows = table.filled(settings.measured)
     # a run that failed has no value, and its row says so
-    rows = range(len(table.places)) if named and (filled or not stated) else filled
+    if named and (rows or settings.columns.get("status", "status") not in table.columns):
+        rows = [*range(len(table.places))]
     if rows:
         table.need(title, see)
     unlike = f"it is empty where {cells.shown(settings.measured)} is not; {see}"
@@ -202,25 +199,31 @@ def run_of(
         known_facts |= _one(table, theirs, name, each, _AMONG if named else _ALONE)
     name = str(known_facts.pop("run", name))
     if (titled := settings.columns.get("run", "")).startswith(CONFIG) and titled not in table.columns:
-        name = str(lookup(config, settings.columns["run"], f"run {name}"))
+        name = str(lookup(config, titled, f"run {name}"))
     metrics = [each for each in table.columns if each not in ("", title)]
-    counted = _counted(table, title) if len(rows) > 1 else 0.0
-    of_table: dict[str, Any] = {"place": table.name, "metrics": metrics, "counted": counted}
+    beside = [table.columns[each] for each in metrics if len(rows) > 1 and _COUNTERS.fullmatch(each)]
+    most = (pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").max() for column in beside)
+    of_table = {"place": table.name, "metrics": metrics, "counted": max((n for n in most if n == n), default=0.0)}
     return ImportedRun(
         name=name,
         axis=table.numbers(title, rows, minimum=0.0, where_empty=unlike),
         values=table.numbers(settings.measured, rows),
         unit=unit,
         facts=known_facts,
-        **(of_table | about),
+        **{**of_table, **about},
     )
 
 
-def _counted(table: Sheet, axis: str) -> float:
-    """Return the largest number in the columns, beside the axis, that by their titles count steps; 0 without any."""
-    beside = [title for title in table.columns if title != axis and _COUNTERS.fullmatch(title)]
-    columns = [pd.to_numeric(pd.Series(table.columns[title], dtype=object), errors="coerce") for title in beside]
-    return max((float(column.max()) for column in columns if column.notna().any()), default=0.0)
+def axis_of(table: Sheet, settings: Settings) -> tuple[str, str]:
+    """Return unit and title of the axis, as named by the user, or by any of our names that the table has."""
+    unit = next((name for name in AXES if name in table.columns), "step")
+    return settings.axis(unit, unit)
+
+
+def in_file(path: Path, source: str) -> dict[str, Any]:
+    """Return name, aliases and files of a run that has a file to itself: its name, or its path below the source."""
+    name = path.name if path == Path(source) else str(path.relative_to(source))
+    return {"name": name, "aliases": (str(path), path.stem), "files": (path,)}
 
 
 def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:

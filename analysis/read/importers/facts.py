@@ -48,43 +48,43 @@ def facts_of(
     run_facts = []
     for run, row in zip(runs, listed, strict=True):
         where = f"run {run.name} ({run.place})"
-        stated = {
-            **run.facts,
-            **{
-                name: lookup(run.config, title, where)
-                for name, title in asked.items()
-                if run.config or name not in run.facts  # else a column of the table is called so
-            },
-        }
-        origins = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
-        if pattern is not None:
-            origins.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
-        run_facts.append(_agreed(run, origins))
+        # without a config a column of the table may be called so
+        looked_up = {name: title for name, title in asked.items() if run.config or name not in run.facts}
+        stated = {**run.facts, **{name: lookup(run.config, title, where) for name, title in looked_up.items()}}
+        matched = {} if pattern is None else _matched(run, pattern, str(settings.pattern))
+        origins = [run.place, settings.runs, "--pattern", "--set"]
+        run_facts.append(_agreed(run, list(zip(origins, (stated, row, matched, constants), strict=True))))
     runs, run_facts = by_status(runs, run_facts, settings, notes)
     _require(runs, run_facts)
     for run in runs if "batch_size" in asked else ():
         values = {f"{CONFIG}{key}": [value] for key, value in flat(run.config)}
         if words := of_part(asked["batch_size"], values):
             raise DataError(f"run {run.name}: {words}")
-    if settings.batch_unit == "tokens":
-        run_facts = [_in_examples(run, facts, settings) for run, facts in zip(runs, run_facts, strict=True)]
+    each = settings.tokens_per_example if settings.batch_unit == "tokens" else None
+    for run, facts in zip(runs, run_facts, strict=True):
+        if (size := facts["batch_size"]) % (each or 1):
+            raise DataError(
+                f"run {run.name}: a batch of {size} tokens is not a whole number of examples of {each} tokens; correct "
+                "--tokens-per-example, or the batch size"
+            )
+        facts["batch_size"] = size // (each or 1)
     return runs, [DEFAULTS | facts for facts in run_facts]
 
 
-def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def _agreed(run: ImportedRun, stated: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the single value of every fact on which the places agree."""
     facts: dict[str, tuple[Any, str]] = {}
-    for where, row in stated:
-        for name, cell in row.items():
-            if cells.empty(cell):
-                continue
-            try:
-                value = fact(name, cell)
-            except ValueError as error:
-                raise DataError(f"run {run.name}, {name} {where}: {error}; correct it") from None
-            before = facts.setdefault(name, (value, where))
-            if before[0] != value:
-                raise DataError(f"run {run.name}: {name} is {before[0]} {before[1]} and {value} {where}; keep one")
+    for origin, name, cell in ((origin, *named) for origin, row in stated for named in row.items()):
+        if cells.empty(cell):
+            continue
+        where = f"by {origin}" if origin in ("--pattern", "--set") else f"in {origin}"
+        try:
+            value = fact(name, cell)
+        except ValueError as error:
+            raise DataError(f"run {run.name}, {name} {where}: {error}; correct it") from None
+        before = facts.setdefault(name, (value, where))
+        if before[0] != value:
+            raise DataError(f"run {run.name}: {name} is {before[0]} {before[1]} and {value} {where}; keep one")
     return {name: value for name, (value, _) in facts.items()}
 
 
@@ -116,16 +116,6 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
 def some(names: Sequence[str], most: int) -> str:
     """Return the first of many names, for a message."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-def _in_examples(run: ImportedRun, facts: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    tokens, per_example = facts["batch_size"], settings.tokens_per_example or 1
-    if tokens % per_example:
-        raise DataError(
-            f"run {run.name}: a batch of {tokens} tokens is not a whole number of examples of {per_example} tokens; "
-            "correct --tokens-per-example, or the batch size"
-        )
-    return facts | {"batch_size": tokens // per_example}
 
 
 def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ class HuggingFace(Importer):
     """A ``trainer_state.json``, a checkpoint, the folder of a run, or a folder of runs."""
 
     expected = f"{STATE}, a checkpoint, or a folder of runs"
-    marks = (STATE, STATE)
+    marks = ((STATE,), STATE)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield one run per folder with checkpoints, from the latest one, whose log includes the earlier ones."""
@@ -58,6 +58,7 @@ class HuggingFace(Importer):
             yield run_of(
                 table,
                 settings,
+                settings.axis("step"),
                 config=data,
                 metrics=[title for title in table.columns if title not in ("step", "epoch")],
                 files=(state,),

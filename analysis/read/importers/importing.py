@@ -25,6 +25,14 @@ from cbs.trial.store import MANIFEST
 
 AUTO = "auto"
 _SHOWN = 5
+_CLEANED = {
+    "duplicates": "dropped {duplicates} rows that repeat a step with the same value",
+    "rounded": "{rounded} points moved to the nearest whole step, by 1 % at most",
+    "restored": "{runs[restored]} went back to an earlier step, as where training is restored from a checkpoint: the "
+    "rows after that count, and {earlier} do not",
+    "restarted": "in {runs[restarted]} the step counter starts again: if it did so when training was resumed, two "
+    "curves are mixed; give an axis that continues",
+}
 _SCALE = 10.0  # Ratio of a metric to its target from which they seem to have different units, such as percent
 
 
@@ -92,10 +100,8 @@ def import_runs(
 
     Args:
         sources: files, folders or addresses, all of one format.
-        output: the folder; it must not exist, or must be empty, unless ``add``.
-        settings: metric, target, units, and where the facts about each run are.
+        output: the folder; it must not exist, or must be empty, unless ``add``, to an import with the same protocol.
         format: name in :data:`~analysis.read.importers.base.IMPORTERS`, or ``"auto"``.
-        add: whether to add to an import with the same protocol.
         command: the command line, which is stored.
 
     Raises:
@@ -234,20 +240,9 @@ def _check_distinct(
 
 
 def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterator[str]:
-    if cleaning["duplicates"]:
-        yield f"dropped {cleaning['duplicates']} rows that repeat a step with the same value"
-    if cleaning["rounded"]:
-        yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
-    if cleaning["restored"]:
-        yield (
-            f"{plural(cleaning['restored'], 'run')} went back to an earlier step, as where training is restored from a "
-            f"checkpoint: the rows after that count, and {plural(cleaning['undone'], 'earlier one')} do not"
-        )
-    if cleaning["restarted"]:
-        yield (
-            f"in {plural(cleaning['restarted'], 'run')} the step counter starts again: if it did so when "
-            "training was resumed, two curves are mixed; give an axis that continues"
-        )
+    runs = {name: plural(count, "run") for name, count in cleaning.items()}
+    counts = {**cleaning, "runs": runs, "earlier": plural(cleaning["undone"], "earlier one")}
+    yield from (words.format(**counts) for name, words in _CLEANED.items() if cleaning[name])
     curves = [
         values
         for result in results

@@ -29,7 +29,7 @@ class Lightning(Importer):
     """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
 
     expected = "the metrics.csv of a CSVLogger, or a folder with one below"
-    marks = (METRICS, METRICS)
+    marks = ((METRICS,), METRICS)
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim files of that name that have settings beside them or the columns of a Trainer."""

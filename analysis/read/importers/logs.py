@@ -6,20 +6,12 @@ other: the learning rate of that step. Facts about its run come from elsewhere: 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, axis_of, in_file, run_of
 from analysis.read.importers.files import below
 from analysis.read.importers.lightning import from_zero
-from analysis.read.importers.settings import AXES, Settings
-from analysis.read.table import Sheet, header_of, read_table
-
-
-def on_any_axis(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
-    """Return the run of a table whose axis may have any of our names."""
-    unit = next((name for name in AXES if name in table.columns), "step")
-    return run_of(table, settings, settings.axis(unit, unit), **about)
-
+from analysis.read.importers.settings import Settings
+from analysis.read.table import header_of, read_table
 
 _DETECTRON = {"eta_seconds", "data_time"}  # What detectron2's metrics.json has beside its iterations, and no other log
 
@@ -30,9 +22,7 @@ class Logs(Importer):
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         for path in self.files(source):
             table = read_table(path)
-            name = path.name if path == Path(source) else str(path.relative_to(source))
-            aliases = (str(path), path.stem)
-            run = on_any_axis(table, settings, name=name, aliases=aliases, files=(path,))
+            run = run_of(table, settings, axis_of(table, settings), **in_file(path, source))
             of_detectron = settings.columns.get("step") == "iteration" and table.columns.keys() >= _DETECTRON
             yield from_zero(run, notes, "detectron2 counts iterations") if of_detectron else run
 
@@ -42,13 +32,10 @@ class CsvLog(Logs):
     """A CSV file with a header. Never detected automatically: a CSV file may hold many runs, see format ``table``."""
 
     expected = "a file that ends in .csv, or a folder of them"
-    marks = ("*.csv", "CSV files")
+    marks = (("*.csv",), "CSV files")
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         return None
-
-
-_OF_RAY = "result.json"
 
 
 @IMPORTERS.register("jsonl")
@@ -56,15 +43,10 @@ class JsonLines(Logs):
     """A JSON object per line, as in Ray's ``result.json``; objects in it are columns ``config/lr``, as in its CSV."""
 
     expected = "a file that ends in .jsonl, or Ray's result.json, or a folder of them"
-    marks = ("*.jsonl", "files of JSON lines")
+    marks = (("*.jsonl", "result.json"), "files of JSON lines")
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim files of these names, which hold no runs that have names."""
-        ours = [path for path in self.files(source) if path.suffix == ".jsonl" or path.name == _OF_RAY]
+        ours = below(Path(source), *self.marks[0])
         several = ours and settings.columns.get("run", "run") in header_of(ours[0])  # it is a table of runs
         return None if several else Claim.of(ours, self.marks[1])
-
-    def files(self, source: str) -> list[Path]:
-        """Return the given file, or all files of both names below a folder."""
-        top = Path(source)
-        return super().files(source) if top.is_file() else sorted([*super().files(source), *below(top, _OF_RAY)])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from analysis.read.importers.base import IMPORTERS, PRINTED, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.base import IMPORTERS, PRINTED, Claim, ImportedRun, Importer, axis_of, in_file, run_of
 from analysis.read.importers.files import below, read
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import of_rows
@@ -21,7 +21,6 @@ from cbs.errors import ConfigError, DataError
 NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?)\b"
 """Pattern of a number as programs print it, with or without commas between thousands."""
 
-_SUFFIXES = ("*.log", "*.txt", "*.out")
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LOOKED_AT = 3
 WAS_UPDATE = "a loss of a training batch was measured before its update: 1 was taken from the step that is printed"
@@ -45,6 +44,7 @@ class Printed(Importer):
     """
 
     expected = "a file with what the program printed, or a folder of files that end in .log, .txt or .out"
+    marks = (("*.log", "*.txt", "*.out"), "files with lines that the program prints")
     lines: ClassVar[tuple[str, ...]] = ()
     once: ClassVar[tuple[str, ...]] = ()
     doubt: ClassVar[tuple[str, str]] = ("", "")
@@ -53,14 +53,11 @@ class Printed(Importer):
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim the files that end as logs do if one of the first has a line of the format."""
-        files = below(Path(source), *_SUFFIXES)
+        files = below(Path(source), *self.marks[0])
         with contextlib.suppress(DataError):
             if any(self.rows(output_of(path)) for path in files[:_LOOKED_AT]):
-                return Claim.of(files, "files with lines that the program prints", PRINTED)
+                return Claim.of(files, self.marks[1], PRINTED)
         return None
-
-    def files(self, source: str) -> list[Path]:
-        return [Path(source)] if Path(source).is_file() else below(Path(source), *_SUFFIXES)
 
     def rows(self, output: str) -> list[dict[str, Any]]:
         """Return the measurements in the order in which they were printed."""
@@ -71,16 +68,11 @@ class Printed(Importer):
         for path in self.files(source):
             output = output_of(path)
             table = of_rows(str(path), self.rows(output), "measurement")
-            name = path.name if path == Path(source) else str(path.relative_to(source))
             facts, config = self._stated(path, output, settings)
-            unit = next((each for each in AXES if each in table.columns), "step")
-            axis = settings.axis(unit, unit)
+            axis = axis_of(table, settings)
             if table.columns and axis[1] not in table.columns:
                 raise DataError(f"{path}: {self.stepless}")
-            yield run_of(
-                table, settings, axis, name=name, aliases=(str(path), path.stem), files=(path,),
-                facts=facts, config=config,
-            )  # fmt: skip
+            yield run_of(table, settings, axis, facts=facts, config=config, **in_file(path, source))
             of_update = any("<update>" in line and f"<{settings.measured}>" in line for line in self.lines)
             notes += [WAS_UPDATE] * of_update + [self.doubt[1]] * (settings.measured == self.doubt[0])
 

@@ -10,8 +10,7 @@ import pandas as pd
 
 from analysis.formatting import plural
 from analysis.read import cells
-from analysis.read.importers.base import ANY_TABLE, COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
-from analysis.read.importers.logs import on_any_axis
+from analysis.read.importers.base import ANY_TABLE, COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, axis_of, run_of
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.importers.words import settled
 from analysis.read.table import Sheet, header_of, table_paths
@@ -43,7 +42,7 @@ class LongTable(Importer):
             names = pd.Series(_names(table, settings))
             for name, chosen in names.groupby(names, sort=False):
                 part = table.rows(chosen.index)
-                run = on_any_axis(part, settings, name=str(name), named=True, files=(path,))
+                run = run_of(part, settings, axis_of(part, settings), name=str(name), named=True, files=(path,))
                 if (np.diff(run.axis) <= 0).any():
                     _one_kind(part, run.name)
                 yield run

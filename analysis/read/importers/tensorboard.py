@@ -27,7 +27,7 @@ class TensorBoard(Importer):
     """An event file, the folder of a run, or a folder of runs; the metric is a scalar tag."""
 
     expected = "event files, which have tfevents in their names"
-    marks = ("*tfevents*", "event files")
+    marks = (("*tfevents*",), "event files")
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield every run with all points of the tag; nothing is downsampled."""

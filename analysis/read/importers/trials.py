@@ -49,9 +49,8 @@ def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tup
     crossing = target.crossing(steps, values.tolist())
     status = facts["status"]
     if status not in ENDED_EARLY:
-        status = TrialStatus.BUDGET_EXHAUSTED if crossing is None else TrialStatus.REACHED
-        if len(values) and not math.isfinite(values[-1]):
-            status = TrialStatus.DIVERGED
+        past = TrialStatus.BUDGET_EXHAUSTED if crossing is None else TrialStatus.REACHED
+        status = past if math.isfinite(values[-1]) else TrialStatus.DIVERGED
     config = TrialConfig(
         workload=Choice(name=facts["workload"]),
         optimizer=Choice(name=facts["optimizer"]),

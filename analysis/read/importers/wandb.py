@@ -51,7 +51,7 @@ class Wandb(Importer):
     """``entity/project``, ``entity/project/run``, an exported CSV, or ``.wandb`` files of offline runs."""
 
     expected = f"entity/project, entity/project/run, .csv exports or {SUFFIX} files"
-    marks = (f"*{SUFFIX}", f"{SUFFIX} files")
+    marks = ((f"*{SUFFIX}",), f"{SUFFIX} files")
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim an address, tables with the columns of an export, or ``.wandb`` files."""

@@ -116,22 +116,16 @@ def settled(source: Path, settings: Settings) -> tuple[Sheet, Settings]:
 
 
 def _doubts(table: Sheet, name: str) -> Iterator[tuple[str, int]]:
-    """Yield the columns that make it doubtful what our ``name`` is, with a row that shows it."""
-    titles = {
-        pattern: [title for title in table.columns if re.fullmatch(pattern, title, re.IGNORECASE)]
-        for pattern in (_RIVALS[name], _ENDS)
-    }
-    ends = titles[_ENDS] if name == "lr" else []
-    for title in titles[_RIVALS[name]]:
-        if title not in ends and title != name:
-            yield from ((title, row) for row, alike in _compared(table, name, title) if not alike)
-    for title in ends:
-        alike = [row for row, alike in _compared(table, name, title) if alike]
-        yield from ((title, row) for row in alike if len(alike) == len(table.places))
-
-
-def _compared(table: Sheet, name: str, title: str) -> Iterator[tuple[int, bool]]:
-    """Yield the rows in which both columns hold numbers, and whether these are alike."""
-    for row, pair in enumerate(zip(table.columns[name], table.columns[title], strict=True)):
-        with contextlib.suppress(ValueError):
-            yield row, math.isclose(*map(cells.number, pair))
+    """Yield the columns that make it doubtful what our ``name`` is, with a row that shows it: one of the end of a
+    schedule if it is the same throughout, any other if it ever differs."""
+    for title in table.columns:
+        end = name == "lr" and re.fullmatch(_ENDS, title, re.IGNORECASE)
+        if title != name and (end or re.fullmatch(_RIVALS[name], title, re.IGNORECASE)):
+            alike = {}
+            for row, pair in enumerate(zip(table.columns[name], table.columns[title], strict=True)):
+                with contextlib.suppress(ValueError):
+                    alike[row] = math.isclose(*map(cells.number, pair))
+            if not end:
+                yield from ((title, row) for row, same in alike.items() if not same)
+            elif sum(alike.values()) == len(table.places):
+                yield title, 0
