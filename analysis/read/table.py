@@ -147,7 +147,10 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
         columns = [(str(title), frame.iloc[:, index].tolist()) for index, title in enumerate(frame.columns)]
         return _checked("the table", columns, _places("row", len(frame)))
     if str(source) == "-":
-        return _parsed("standard input", _standard_input(), "")
+        content = sys.stdin.buffer.read(memory() // 10)
+        if sys.stdin.buffer.read(1):
+            raise DataError(f"standard input is too long for the {memory() / 1e9:.3g} GB of memory of this machine")
+        return _parsed("standard input", content, "")
     try:
         with open(whole(Path(source)), "rb") as file:
             content = file.read()
@@ -191,13 +194,6 @@ def header_of(path: Path) -> list[str]:
     return [title.strip() for title in titles]
 
 
-def _standard_input() -> bytes:
-    content = sys.stdin.buffer.read(memory() // 10)
-    if sys.stdin.buffer.read(1):
-        raise DataError(f"standard input is too long for the {memory() / 1e9:.3g} GB of memory of this machine")
-    return content
-
-
 def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
     if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         try:
@@ -221,10 +217,6 @@ def _parsed(name: str, content: bytes, suffix: str) -> Sheet:
         raise DataError(f"{name}, line {line}: holds binary data; save the table as CSV in UTF-8")
     if not text.strip() and suffix not in _JSON:  # a log of JSON lines has no header, and may not have begun
         raise DataError(f"{name} is empty; it needs a header line with the names of the columns, and rows")
-    return _from_text(name, text, suffix)
-
-
-def _from_text(name: str, text: str, suffix: str) -> Sheet:
     if suffix in _JSON or re.match(r"\s*(\{|\[\s*[\[{])", text):
         return _from_json(name, text)
     delimiter = _delimiter(text.lstrip("\r\n").splitlines()[0], suffix)

@@ -40,17 +40,14 @@ def factors(text: str, titles: Container[str]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for part in text.split("*"):
         over, _, below = part.rpartition("/")
-        found += [(part, 1)] if not over or _known(part, titles) else [(over, 1), (below, -1)]
-    return found if text not in titles and all(_known(name, titles) for name, _ in found) else []
+        found += [(part, 1)] if not over or part in titles else [(over, 1), (below, -1)]
+    known = text not in titles and all(name in titles or _is_number(name) for name, _ in found)
+    return found if known else []
 
 
 def is_column(title: str, titles: Container[str]) -> bool:
     """Whether a title is one of a table, or a product of them."""
     return title in titles or bool(factors(title, titles))
-
-
-def _known(name: str, titles: Container[str]) -> bool:
-    return name in titles or _is_number(name)
 
 
 def _is_number(text: Any) -> bool:
@@ -88,10 +85,7 @@ def _product(table: Sheet, row: int, title: str, parts: Sequence[tuple[str, int]
 
 def doubt(name: str, title: str, unit: str = "tokens") -> str:
     """Return what a title, which a person has given for our ``name``, says against it, and what to type; else nothing.
-
-    Args:
-        unit: what batch sizes count, in the plural.
-    """
+    Batch sizes count ``unit``, in the plural."""
     words = {*re.findall("[a-z]+", title.lower())}
     step, counts = name in ("step", "steps"), name in ("step", "steps", "examples", "tokens", "batch_size", "lr")
     if _GIVEN.search(title) or not counts:
@@ -120,13 +114,15 @@ def doubt(name: str, title: str, unit: str = "tokens") -> str:
 
 
 def of_part(title: str, values: Mapping[str, Sequence[Any]]) -> str:
-    """Return what says that a batch size is that of one device or pass, and what to type; nothing if nothing does.
-
-    Args:
-        title: title of the batch size.
-        values: values of all columns, or settings, by title.
-    """
-    part, passes = bool(_OF_PART.search(title)), passes_of(values)
+    """Return what says that a batch size is that of one device or pass, by its title or by the ``values`` of all
+    columns, or settings, by title; and what to type. Nothing if nothing does."""
+    part = bool(_OF_PART.search(title))
+    # among which a batch is split
+    passes = [
+        each
+        for each, column in values.items()
+        if _PASSES.fullmatch(each) and any(_is_number(cell) and number(cell) > 1 for cell in column)
+    ]
     if _GIVEN.search(title) or _OF_ALL.search(title) or not (part or passes):
         return ""
     why = "by its name" if part else f"as {shown(passes[0])} says"
@@ -139,12 +135,6 @@ def of_part(title: str, values: Mapping[str, Sequence[Any]]) -> str:
 def parts_of(title: str) -> list[str]:
     """Return the columns of a product, of whatever table."""
     return [part for part in title.split("*") if not _is_number(part)]
-
-
-def passes_of(values: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the titles that count passes or devices among which a batch is split."""
-    found = [title for title in values if _PASSES.fullmatch(title)]
-    return [title for title in found if any(_is_number(cell) and number(cell) > 1 for cell in values[title])]
 
 
 def whole_batch(titles: Collection[str]) -> str:

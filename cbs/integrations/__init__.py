@@ -28,7 +28,13 @@ class Notes:
 
 
 def build(
-    model: nn.Module, optimizer: Any, options: dict[str, Any], *, tell: Notes, micro_batches: int, setting: str
+    model: nn.Module,
+    optimizer: Any,
+    options: dict[str, Any],
+    *,
+    tell: Notes,
+    micro_batches: int,
+    setting: str,
 ) -> NoiseScaleMeter:
     """Build a :class:`~cbs.noise_scale.NoiseScaleMeter` whose source suits the run: with several ranks, ``replicas``.
 
@@ -60,13 +66,8 @@ def build(
 
 
 def report_metrics(step: int, batch_size: int, metrics: Mapping[str, Any], main: str) -> None:
-    """Report all numbers of an evaluation by their names, as :func:`cbs.report` does.
-
-    Args:
-        step: optimizer updates so far.
-        batch_size: examples per update, over all devices and micro-batches.
-        metrics: the numbers, by name; others are left out.
-        main: name of the loss; if there is none of it, the first whose name ends with ``loss`` takes its place.
+    """Report all numbers of an evaluation by their names, as :func:`cbs.report` does: the loss is ``main`` or, if there
+    is none, the first whose name ends with ``loss``. The batch size is that of an update, over all devices and passes.
     """
     numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, Tensor))}
     losses = [name for name in (main, *numbers) if name in numbers and (name == main or name.endswith("loss"))]

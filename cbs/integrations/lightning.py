@@ -157,17 +157,12 @@ class _Batches(nn.Module):
 
     ``training_step`` may run any part of the LightningModule any number of times, so a forward pass is defined by the
     batch: this module is called with every batch, before ``training_step``. In auxiliary passes it runs
-    ``training_step`` itself and drops what that logs.
-
-    Args:
-        module: the LightningModule as the strategy wraps it.
-        named: the LightningModule, from which parameters get their names.
+    ``training_step`` itself and drops what that logs. Parameters get their names from the LightningModule, ``named``.
     """
 
     def __init__(self, module: nn.Module, named: Any) -> None:
         super().__init__()
-        self.module = module
-        self.named = named
+        self.module, self.named = module, named
 
     def forward(self, batch: Any) -> None:
         if not IN_AUXILIARY_PASS.get():

@@ -32,8 +32,6 @@ from sweeps.spec.workload import built, calling_theirs
 
 _FLAGS = {"columns": "column", "from_": "from"}  # Options whose parameters have other names
 
-_ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
-
 
 def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], finds: bool = False) -> Sweep:
     """Return the recipe with the options ``asked`` (of ``sweep_flags`` and ``program_flags``) applied; if the batch
@@ -166,7 +164,7 @@ def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTra
     from analysis.command_options import pairs
     from analysis.read.importers.settings import ask_for, missing  # importing pandas takes half a second
 
-    absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
+    absent = missing(target=target, **given)
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     if absent:
         raise ask_for(absent)

@@ -175,10 +175,7 @@ class LoggedCurve:
         return steps, values
 
     def _called(self, source: Path) -> dict[str, str]:
-        """Map the metric to ``loss`` if that is the only number passed to ``report``, whatever ``--metric`` calls it.
-
-        If there are further numbers the metric may be one of them, and a name that none of them has is an error.
-        """
+        """Map the metric to ``loss`` if that is the only number passed to ``report``, whatever its name here."""
         with source.open(encoding="utf-8") as lines, contextlib.suppress(ValueError, TypeError):
             if set(json.loads(next(lines, "{}"))) == {"step", "examples", "loss"}:
                 return {self._trainer.metric: "loss"}
@@ -242,11 +239,7 @@ class LoggedCurve:
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """Return the settings that the program of a trial reported, see :func:`cbs.training.reporting.report_settings`.
-
-    Raises:
-        DataError: if the file is not a JSON object of such settings.
-    """
+    """Return the settings that the program of a trial reported, see :func:`cbs.training.reporting.report_settings`."""
     path = folder / SETTINGS
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -258,11 +251,8 @@ def stated(folder: Path) -> dict[str, Any]:
 
 
 def _latest(run: ImportedRun) -> ImportedRun:
-    """Return the run without what an earlier attempt logged at or after the step at which the later one continued.
-
-    Raises:
-        DataError: if the later attempt starts at the first step with the value with which the earlier one ended.
-    """
+    """Return the run without what an earlier attempt logged at or after the step at which the later one continued; an
+    attempt that starts at the first step with the value with which the earlier one ended is refused."""
     kept: list[int] = []
     axis, values = np.asarray(run.axis), np.asarray(run.values)
     for row, at in enumerate(axis):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import platform
@@ -150,7 +151,6 @@ def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
 
 
 def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Ending:
-    """Return how the trial ends when the program ended before the trial was over."""
     if process.code != 0 or curve.problem:
         return TrialStatus.FAILED, process.how() if process.code != 0 else curve.problem
     if not curve.evaluations or curve.evaluations[-1].step < 1:
@@ -226,14 +226,12 @@ class Job:
     @property
     def waits(self) -> bool:
         """Whether the job has not begun."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self._wanted.stat().st_size == 0
-        except FileNotFoundError:
-            return False
+        return False
 
 
-NODES = "nodes.json"
-"""File in the folder of a trial, which all of its nodes see, with what the first node tells the others."""
+NODES = "nodes.json"  # File in the folder of a trial, which all of its nodes see: what the first tells the others
 # Seconds between two looks for the file of the first node, and until it is given up
 NODES_LOOK, NODES_PATIENCE = 0.2, 300.0
 

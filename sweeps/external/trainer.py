@@ -137,12 +137,8 @@ class ExternalTrainer:
 
     def choice(self) -> Choice:
         """Return the program as the workload of a configuration."""
-        given = {
-            part.name: getattr(self, part.name)
-            for part in dataclasses.fields(self)
-            if getattr(self, part.name) != part.default and getattr(self, part.name)
-        }
-        return Choice(name=COMMAND, options=given)
+        given = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        return Choice(name=COMMAND, options={n: v for n, v in given.items() if v and (n, v) != ("reads", REPORT)})
 
     def argv(
         self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0, node: Mapping[str, str] = ALONE
@@ -152,7 +148,7 @@ class ExternalTrainer:
         Raises:
             ConfigError: if the command contains a placeholder that has no value.
         """
-        values = self.values(trial, folder, port) | dict(node)
+        values = self._values(trial, folder, port) | dict(node)
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
             raise ConfigError("--command has {steps}: set the largest number, with --set max_steps=N")
         arguments: list[str] = []
@@ -165,10 +161,9 @@ class ExternalTrainer:
 
     def filled(self, line: str, trial: TrialConfig, folder: Path) -> list[str]:
         """Return the words of a line with its placeholders replaced, such as the ``--launch`` of a trial."""
-        return [_filled(word, self.values(trial, folder)) for word in shlex.split(line)]
+        return [_filled(word, self._values(trial, folder)) for word in shlex.split(line)]
 
-    def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
-        """Return the values of the placeholders."""
+    def _values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
         options = trial.optimizer.options.items()
         return {
             **{name: value if isinstance(value, str) else value_text(value) for name, value in options},

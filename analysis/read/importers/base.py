@@ -80,13 +80,8 @@ class ImportedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Why a source seems to be of a format.
-
-    Attributes:
-        why: what was found, in words: ``3 event files``.
-        files: files that were found; none for an address. A file goes to the format that is most certain of it.
-        certainty: :data:`PRINTED`, :data:`ANY_TABLE`, :data:`COLUMNS` or :data:`LAYOUT`.
-    """
+    """Why a source seems to be of a format, in words: ``3 event files``; with the files that were found, none for an
+    address. A file goes to the format that is most certain of it: :data:`PRINTED` up to :data:`LAYOUT`."""
 
     why: str
     files: frozenset[Path] = frozenset()

@@ -39,13 +39,12 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
     """
     sizes = sorted({each["batch_size"] for each in facts})
     axes = [np.unique(run.axis) for run in runs if len(run.values) and run.unit == "step"]
-    counted = bool(axes) and all(_one_by_one(axis) for axis in axes)
+    counted = bool(axes) and all(axis[0] in (0, 1) and axis[-1] > 0 and (np.diff(axis) == 1).all() for axis in axes)
     examples = settings.examples_per_epoch
     if examples is not None:
         made = ", ".join(f"{math.ceil(examples / size)} at batch size {size}" for size in sizes)
-        dropped = (
-            "; one less where the last, smaller batch was dropped" if any(examples % size for size in sizes) else ""
-        )
+        smaller = any(examples % size for size in sizes)
+        dropped = "; one less where the last, smaller batch was dropped" * smaller
         yield f"an epoch of {examples:,} examples is read as so many updates: {made}{dropped}"
         if any(axis[0] == 0 for axis in axes):
             yield (
@@ -55,12 +54,10 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
     elif counted:
         run, most = max(runs, key=lambda run: run.counted), max(float(axis[-1]) for axis in axes)
         where = f"at step {'1, 2, 3 to ' * (most > 2)}{most:g}"
-        beside = (
-            f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside it"
-        )
         if run.counted >= TIMES * most and "step" not in settings.columns:
             raise DataError(
-                f"{beside}: these are epochs, which have fewer updates the larger the batch is; say how long one is "
+                f"{settings.metric} was measured {where}, and run {run.name} counts to {number(run.counted, 6)} beside "
+                "it: these are epochs, which have fewer updates the larger the batch is; say how long one is "
                 "with --examples-per-epoch N, or which column counts updates with --column step=THEIRS"
             )
         if len(sizes) > 1 and len({axis[-1] for axis in axes}) == 1 and min(map(len, axes)) >= _FEWEST:
@@ -68,13 +65,8 @@ def on_epochs(runs: Sequence[ImportedRun], facts: Sequence[Mapping[str, Any]], s
                 f"every run was measured {where}, whatever its batch size: if these are epochs, say how long one is "
                 "with --examples-per-epoch N"
             )
-
         elif run.counted >= TIMES * most or settings.columns.get("step") == _OF_RAY:
             yield (
                 f"{settings.columns['step']} counts reports or epochs, of any number of updates, rather than updates: "
                 "if so, name a column that counts updates"
             )
-
-
-def _one_by_one(axis: Array) -> bool:
-    return axis[0] in (0, 1) and axis[-1] > 0 and bool((np.diff(axis) == 1).all())

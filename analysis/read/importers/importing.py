@@ -38,15 +38,8 @@ _SCALE = 10.0  # Ratio of a metric to its target from which they seem to have di
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """Outcome of an import.
-
-    Attributes:
-        folder: folder of the import.
-        format: format as which the sources were read.
-        detected: how the format was recognised, one line per source; empty if it was given.
-        trials: trials in the order of the source.
-        notes: what was left out or changed, one line each.
-    """
+    """Outcome of an import, with its trials in the order of the source. ``detected`` says how the format was
+    recognised, if it was not given, one line per source; ``notes`` what was left out or changed."""
 
     folder: Path
     format: str

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ class Wandb(Importer):
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         path = Path(source)
         read_runs = list((_from_files if path.exists() else _from_server)(source, settings, notes))
+        read_runs = [dataclasses.replace(run, metrics=[n for n in run.metrics if n[:1] != "_"]) for run in read_runs]
         counters = {name for run in read_runs for name in run.metrics if name.endswith(_COUNTER)}
         if counters and not {*AXES} & settings.columns.keys():
             raise DataError(
@@ -88,7 +89,9 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
     for file in files:
         history, about = _offline(file)
         table = of_rows(str(file), history)
-        yield run_of(table, settings, axis, metrics=_logged(table.columns), files=(file,), **about)
+        yield run_of(
+            table, settings, axis, metrics=[name for name in table.columns if name[:1] != "_"], files=(file,), **about
+        )
     for file in [] if files else table_paths(path):
         table = read_table(file)
         of_chart = [title for title in table.columns if title.endswith(f" - {settings.measured}")]
@@ -127,7 +130,7 @@ def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[
                 settings,
                 (unit, axis),
                 name=place,
-                metrics=_logged(logged),
+                metrics=logged,
                 aliases=(run.name or run.id, run.id),
                 config=dict(run.config),
             )
@@ -137,15 +140,9 @@ def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[
         ) from None
 
 
-def _logged(names: Iterable[str]) -> list[str]:
-    return [name for name in names if not name.startswith("_")]
-
-
 def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> ImportedRun:
-    """Return the run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points.
-
-    The first column of the export is the x axis of the chart: ``Step`` for :data:`STEP`, or whatever the user chose.
-    """
+    """Return the run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points; its first
+    column is the x axis: ``Step`` for :data:`STEP`, or whatever the user chose."""
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:
         rows = table.filled(title)
         low, high = (table.numbers(title + part, rows) for part in (_LOWEST, _HIGHEST))
