@@ -38,14 +38,9 @@ def build(
 ) -> NoiseScaleMeter:
     """Build a :class:`~cbs.noise_scale.NoiseScaleMeter` whose source suits the run: with several ranks, ``replicas``.
 
-    Args:
-        options: arguments of NoiseScaleMeter beside the model and the optimizer.
-        micro_batches: number of micro-batches in a step of the run, on every rank.
-        setting: name of that number in the library, for error messages.
-
-    Raises:
-        ConfigError: if the meter raises one, the source needs more micro-batches than the run has, or the model does
-            not show which ranks average its gradients because it is the module inside DDP.
+    It is refused if its source needs more ``micro_batches`` than a step of the run has on every rank, whose number the
+    library calls ``setting``, or if the model does not show which ranks average its gradients because it is the module
+    inside DDP.
     """
     if initialized() and dist.get_world_size() > 1:
         options = {"source": REPLICAS} | options

@@ -8,7 +8,7 @@ import netrc
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     if asked["from_checkpoint"] is not None:
         sweep = sweep.replace(parent=parent_at(asked["from_checkpoint"]))
     amounts = None if asked["budget"] is None else parse_budgets(asked["budget"])
-    trainer = program_of(
-        **program,
-        target=0.0 if amounts and asked["target"] is None else asked["target"],
-        optimizers=asked["optim"],
-    )
+    target = 0.0 if amounts and asked["target"] is None else asked["target"]
+    trainer = program_of(**program, target=target, optimizers=asked["optim"])
     if trainer is not None:
         if "seed" not in trainer.places and asked["seeds"] is not None and len(sweep.axes.seeds) > 1:
             raise ConfigError(
@@ -59,8 +56,7 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
                 "add it, or give --seeds 1"
             )
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
-        sweep = _within(sweep, budgets) if finds else sweep
-        return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
+        return trained_by(trainer, _within(sweep, budgets) if finds else sweep, target, asked["settings"], budgets)
     sweep = override(sweep, asked["settings"])
     if program["metric"] is not None:
         sweep = sweep.replace(metric=program["metric"], target=UNRESOLVED)
@@ -175,32 +171,30 @@ def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTra
     return trainer
 
 
-def with_flags(
-    sweep: Sweep,
-    *,
-    workload: str | None,
-    optim: Iterable[str] | None,
-    batch_sizes: str | None,
-    lrs: str | None,
-    seeds: str | None,
-    schedule: Iterable[str] | None,
-    axis: Iterable[str] | None,
-) -> Sweep:
+def _choices(texts: Iterable[str]) -> tuple[Choice, ...] | None:
+    """Parse choices in the order given, dropping repetitions; ``None`` if there are none."""
+    return tuple({str(choice): choice for choice in map(parse_choice, texts)}.values()) or None
+
+
+_PARSED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "optimizers": ("optim", _choices),
+    "batch_sizes": ("batch_sizes", parse_batch_sizes),
+    "seeds": ("seeds", parse_seeds),
+    "batch_schedules": ("schedule", _choices),
+}
+
+
+def with_flags(sweep: Sweep, **typed: Any) -> Sweep:
     """Return the sweep with its workload and axes replaced by the options as typed; ``None`` for options not given.
 
     Raises:
         ConfigError: if an option cannot be parsed.
     """
-    asked: dict[str, Any] = {
-        "optimizers": _choices(optim),
-        "batch_sizes": None if batch_sizes is None else parse_batch_sizes(batch_sizes),
-        "lrs": None if lrs is None or is_rule(lrs) else parse_numbers(lrs, "--lrs", float),
-        "lr_rule": parse_lr_rule(lrs) if lrs is not None and is_rule(lrs) else None,
-        "seeds": None if seeds is None else parse_seeds(seeds),
-        "batch_schedules": _choices(schedule),
-    }
+    asked = {name: parse(typed[flag]) for name, (flag, parse) in _PARSED.items() if typed[flag] is not None}
+    if (lrs := typed["lrs"]) is not None:
+        asked |= {"lr_rule": parse_lr_rule(lrs)} if is_rule(lrs) else {"lrs": parse_numbers(lrs, "--lrs", float)}
     sweep = sweep.replace(**{name: value for name, value in asked.items() if value is not None})
-    return with_axes(sweep if workload is None else sweep.on(workload), axis or ())
+    return with_axes(sweep if typed["workload"] is None else sweep.on(typed["workload"]), typed["axis"] or ())
 
 
 def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
@@ -216,11 +210,6 @@ def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
         ConfigError: if an axis is wrong; the message names it and the reason.
     """
     return functools.reduce(_with_axis, axes, sweep)
-
-
-def _choices(texts: Iterable[str] | None) -> tuple[Choice, ...] | None:
-    """Parse choices in the order given, dropping repetitions; ``None`` if there are none."""
-    return tuple({str(choice): choice for choice in map(parse_choice, texts or ())}.values()) or None
 
 
 def _with_axis(sweep: Sweep, text: str) -> Sweep:

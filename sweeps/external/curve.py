@@ -27,17 +27,14 @@ from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer
 
 # Suffixes of files that are written line by line: what follows the last line break is not yet complete
 _LINES = (".jsonl", ".csv", ".tsv", ".log")
-
 _SAME = ("batch_size", "lr", "seed")
 
 # How Weights & Biases says where an online run is, as the program starts
 _ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 _HEAD = 2**16  # Bytes of the program's output that are searched for it
-
-
+# Bytes at the start of a log, and before its end when it was last read, that are read again: what holds for the whole
+# run stands at the start, and a measurement may have several lines.
 _WINDOW = 2**16
-"""Bytes at the start of a log, and before its end when it was last read, that are read again: what holds for the whole
-run stands at the start, and a measurement may have several lines."""
 
 
 class AnotherTrialError(DataError):

@@ -77,11 +77,11 @@ class Process:
 
     def end(self) -> None:
         """End the program if it is running, and everything it has started."""
-        for pipe in (self._guard.stdin, self._guard.stdout):
-            assert pipe is not None
-            if pipe is self._guard.stdout:
-                self.wait(2 * self._grace)
-            pipe.close()
+        assert self._guard.stdin is not None
+        assert self._guard.stdout is not None
+        self._guard.stdin.close()
+        self.wait(2 * self._grace)
+        self._guard.stdout.close()
         self._output.close()
 
     def how(self) -> str:
@@ -89,9 +89,8 @@ class Process:
         if self.code is None:
             return "the command was ended from outside"
         if self.code < 0:
-            known = -self.code in {number.value for number in signal.Signals}
-            name = f" ({signal.Signals(-self.code).name})" if known else ""
-            return f"the command was ended by signal {-self.code}{name}"
+            names = {number.value: f" ({number.name})" for number in signal.Signals}
+            return f"the command was ended by signal {-self.code}{names.get(-self.code, '')}"
         return f"the command ended with exit code {self.code}"
 
     def last_words(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import platform
@@ -92,11 +93,11 @@ def run_command(
     finally:
         process.end()
     rows = curve.evaluations
-    reached = ending[0] is TrialStatus.REACHED
+    crossing = trial.target.crossing([row.step for row in rows], [row.value for row in rows])
     return TrialResult(
         config=trial,
         status=ending[0],
-        steps_to_target=trial.target.crossing([r.step for r in rows], [r.value for r in rows]) if reached else None,
+        steps_to_target=crossing if ending[0] is TrialStatus.REACHED else None,
         evaluations=rows,
         steps=no_steps(),
         workload=WorkloadInfo(**trainer.units, parameters=None, data_hash=None),
@@ -118,10 +119,8 @@ def _prepare(folder: Path, *, keep: bool) -> bool:
     try:
         left = folder.exists() and any(folder.iterdir())
         if left and not keep:
-            count = 1
-            while (aside := folder.with_name(f"{folder.name}~{count}")).exists():
-                count += 1
-            move(folder, aside)
+            names = (folder.with_name(f"{folder.name}~{count}") for count in itertools.count(1))
+            move(folder, next(aside for aside in names if not aside.exists()))
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None

@@ -108,14 +108,13 @@ class ExternalTrainer:
                 "--command has no {folder}, so the program cannot know where to write its log; what it prints is read "
                 "by --reads 'stdout(step=PATTERN, metric=PATTERN)'"
             )
-        if self.resume and "resume" not in named:
-            raise ConfigError("--resume is given, but --command has no {resume}")
         if "resume" in named and "{resume}" not in self._tokens:
             raise ConfigError(
                 "{resume} in --command must stand alone: it is replaced by nothing, or by the value of --resume"
             )
-        if "resume" in named and not self.resume:
-            raise ConfigError("--command has {resume}: give what replaces it, as in --resume --resume")
+        if bool(self.resume) != ("resume" in named):
+            without = "--command has {resume}: give what replaces it, as in --resume --resume"
+            raise ConfigError("--resume is given, but --command has no {resume}" if self.resume else without)
 
     @property
     def places(self) -> set[str]:
@@ -211,21 +210,17 @@ def trained_by(
     """
     if budgets and "{steps}" not in trainer.command:
         raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")
-    if sweep.start.parent is None and "{checkpoint}" in trainer.command:
-        raise ConfigError("--command has {checkpoint}: give the checkpoint with --from-checkpoint PATH")
-    if sweep.start.parent is not None and "{checkpoint}" not in trainer.command:
-        raise ConfigError(
-            "--command has no {checkpoint}: every trial would start from scratch, not from the checkpoint"
-        )
-    if target is None and budgets:
-        target = 0.0
-    if target is None:
+    if (sweep.start.parent is None) == ("{checkpoint}" in trainer.command):
+        scratch = "no {checkpoint}: every trial would start from scratch, not from the checkpoint"
+        given = "{checkpoint}: give the checkpoint with --from-checkpoint PATH"
+        raise ConfigError(f"--command has {given if sweep.start.parent is None else scratch}")
+    if target is None and not budgets:
         raise ConfigError("a program's metric has no default target: give --target VALUE")
     made = Sweep(
         name=COMMAND,
         trial=prototype(
             workload=trainer.choice(),
-            target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
+            target=Target(metric=trainer.metric, value=target or 0.0, direction=trainer.direction),  # type: ignore[arg-type]
             probe=None,
             unknown=OF_TRAINER,
         ),

@@ -232,20 +232,12 @@ def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
     known = {f"{CONFIG}{key}": value for key, value in flat(config)}
     if parts := factors(title, known):
         return product(parts, lambda part: known[part])
-    value = _setting(config, title.removeprefix(CONFIG).split("."))
-    if isinstance(value, Mapping | list):
+    value = known.get(title)
+    if isinstance(value, list | dict) or any(key.startswith(f"{title}.") for key in known):
         raise DataError(f"{run}: {title} is not a single value; name one below it")
     if value is None:
         raise DataError(f"{run} has no {title}; its config has {', '.join(sorted(map(str, config))) or 'nothing'}")
     return value
-
-
-def _setting(config: Any, path: Sequence[str]) -> Any:
-    """Follow a path of keys; keys may contain dots themselves, and the longest existing one is used."""
-    if not path or not isinstance(config, Mapping):
-        return None if path else config
-    ends = (end for end in range(len(path), 0, -1) if ".".join(path[:end]) in config)
-    return next((_setting(config[".".join(path[:end])], path[end:]) for end in ends), None)
 
 
 def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Sheet:

@@ -15,7 +15,6 @@ from analysis.read import cells
 from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.importers.words import by_status, settled
-from analysis.read.table import Sheet
 from analysis.read.titles import of_part, whole_batch
 from cbs.errors import ConfigError, DataError
 
@@ -123,35 +122,24 @@ def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
     if settings.runs is None:
         return [{} for _ in runs]
     table, settings = settled(settings.runs, settings)
-    rows = _rows(table, settings)
-    owners = Counter(name for run in runs for name in run.names)
-    listed = []
-    for run in runs:
-        named = [name for name in run.names if name in rows]
-        for name in named:
-            if owners[name] > 1:
-                raise DataError(f"{table.name}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
-        listed.append(rows[named[0]] if named else {})
-    unknown = [name for name in rows if name not in owners]
-    if unknown:
-        notes.append(f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}")
-    return listed
-
-
-def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return what the table says about each run, by the name of the run."""
     titles = {name: settings.columns.get(name, name) for name in ("run", *FACTS)}
     titles = {name: title if title in table.columns else name for name, title in titles.items()}
-    column = titles.pop("run")
-    rows: dict[str, dict[str, Any]] = {}
-    for index, cell in enumerate(
-        table.need(column, "it needs one with the names of the runs; --column run=THEIRS says which it is")
-    ):
+    column, rows = titles.pop("run"), dict[str, dict[str, Any]]()
+    table.need(column, "it needs one with the names of the runs; --column run=THEIRS says which it is")
+    for index, cell in enumerate(table.columns[column]):
         name = "" if cells.empty(cell) else str(cell).strip()
         if not name or name in rows:
             raise table.error(index, column, f"run {name!r} {'appears twice' if name else 'is empty'}")
         rows[name] = {fact: table.columns[title][index] for fact, title in titles.items() if title in table.columns}
-    return rows
+    owners = Counter(name for run in runs for name in run.names)
+    for run in runs:
+        for name in run.names:
+            if name in rows and owners[name] > 1:
+                raise DataError(f"{table.name}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
+    unknown = [name for name in rows if name not in owners]
+    if unknown:
+        notes.append(f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}")
+    return [next((rows[name] for name in run.names if name in rows), {}) for run in runs]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -55,13 +55,11 @@ def write(
     """Write to a draft next to the folder, then move it there; if that fails, the earlier content stays."""
     output = Path(os.path.abspath(output))
     before: dict[str, Any] = {"name": output.resolve().name, "imported": [], "axes": {}}
-    configs = [result.config for result in results]
-    axes: dict[str, list[Any]] = {
-        "optimizers": [config.optimizer.name for config in configs],
-        "batch_sizes": [config.batch_size for config in configs],
-        "lrs": [config.lr for config in configs],
-        "seeds": [config.seed for config in configs],
-    }
+    names = ("optimizers", "batch_sizes", "lrs", "seeds")
+    rows = [
+        (each.optimizer.name, each.batch_size, each.lr, each.seed) for each in (result.config for result in results)
+    ]
+    axes = dict(zip(names, zip(*rows, strict=True), strict=True))
     made = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "runs": len(results), "cbs": cbs.__version__}
     with atomic_folder(output, remedy=_REMEDY) as draft:
         for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):

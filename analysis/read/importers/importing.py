@@ -1,6 +1,7 @@
 """``cbs import`` as a function: from sources to a sweep folder."""
 
 import contextlib
+import itertools
 import math
 import os
 import statistics
@@ -204,15 +205,11 @@ def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
     if not any(len(run.values) for run in runs):
         there = some(sorted({name for run in runs for name in run.metrics}), 4 * _SHOWN) or "none"
         raise DataError(f"no run has the metric {settings.measured!r}; available: {there}")
-    kept: list[ImportedRun] = []
-    out: list[ImportedRun] = []
-    for run in runs:
-        status = str(run.facts.get("status") or settings.constants.get("status")).strip().upper()
-        (kept if len(run.values) or status in (*ENDED_EARLY, *UNFINISHED) else out).append(run)
-    if out:
-        names = some([run.name for run in out], _SHOWN)
-        notes.append(f"left out {len(out)} runs without {settings.metric}: {names}")
-    return kept
+    words = [str(run.facts.get("status") or settings.constants.get("status")).strip().upper() for run in runs]
+    counts = [len(run.values) > 0 or word in (*ENDED_EARLY, *UNFINISHED) for run, word in zip(runs, words, strict=True)]
+    if out := [run.name for run, each in zip(runs, counts, strict=True) if not each]:
+        notes.append(f"left out {len(out)} runs without {settings.metric}: {some(out, _SHOWN)}")
+    return list(itertools.compress(runs, counts))
 
 
 def _check_distinct(

@@ -31,11 +31,9 @@ _RESTORED = 0.25  # The same where it goes back to steps that it had, and not to
 
 
 def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
-    """Return the record of a run, and what :func:`clean` did to its curve.
+    """Return the record of a run, in which what is no fact is stored as unknown, and what :func:`clean` did.
 
-    Settings beyond the facts are unknown, and are stored as unknown. There are no per-step columns, and the training
-    loss of an evaluation is NaN. A curve without a point after step 0 is refused, unless the status of the run says
-    that it ended early.
+    A curve without a point after step 0 is refused, unless the status of the run says that it ended early.
     """
     exact, values, cleaning = clean(run, facts["batch_size"], settings)
     steps = [int(step) for step in exact]
@@ -92,12 +90,10 @@ def no_steps() -> dict[str, Array]:
 
 
 def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
-    """Return the cleaned curve of a run and counts of what was changed.
-
-    Steps are in order and unique; values may not be finite if the run diverged. The counts are points dropped as
-    ``duplicates`` because they repeat another one, points ``rounded`` to the nearest whole step, points ``undone``
-    because training was ``restored`` at an earlier step, and whether the curve ``restarted``. A step that is negative,
-    not whole, or has two different values otherwise is refused.
+    """Return the curve of a run, with steps in order, each once, and counts of what was changed: points that are
+    ``duplicates`` of another one, ``rounded`` to the nearest whole step, or ``undone`` because training was
+    ``restored`` at an earlier step, and whether the curve ``restarted``. A step that is not whole, or has two different
+    values otherwise, is refused.
     """
     steps, rounded = _steps(run, batch_size, settings)
     if np.all(np.diff(steps) > 0):  # as nearly all do; a table of pandas for each run takes ten times as long

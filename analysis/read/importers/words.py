@@ -37,7 +37,7 @@ _BOTH = (TrialStatus.FAILED, TrialStatus.PRUNED)
 def by_status(
     runs: Sequence[ImportedRun], facts: Sequence[dict[str, Any]], settings: Settings, notes: list[str]
 ) -> tuple[list[ImportedRun], list[dict[str, Any]]]:
-    """Return the runs that count with their facts, in which ``status`` is a ``TrialStatus`` or missing.
+    """Return the runs that count with their facts, in which ``status`` is a ``TrialStatus`` or ``None``.
 
     Words mean what ``--status`` says, or what they mean in other tools; where there are any of those, ``FAILED`` and
     ``PRUNED`` are theirs, too. A run that did not finish by a word of theirs is left out, with a note.
@@ -56,8 +56,7 @@ def by_status(
         if meant in UNFINISHED:
             out[word] += 1
             continue
-        of_ours = {"status": TrialStatus(meant)} if meant in set(TrialStatus) else {}
-        kept.append((run, {name: value for name, value in about.items() if name != "status"} | of_ours))
+        kept.append((run, about | {"status": TrialStatus(meant) if meant in set(TrialStatus) else None}))
     if out:
         told = ", ".join(f"{count} {word}" for word, count in out.items())
         notes.append(
