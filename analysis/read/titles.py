@@ -5,6 +5,7 @@ batch_size`` a ratio, ``tokens=2e9`` one value for all. A product is taken as it
 is all of an update.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -71,16 +72,13 @@ def product(parts: Iterable[tuple[str, int]], value: Callable[[str], Any]) -> fl
 def with_products(table: Sheet, titles: Iterable[str]) -> Sheet:
     """Return the table with a column for each of the ``titles`` that is a product."""
     made = {title: parts for title in titles if title not in table.columns and (parts := factors(title, table.columns))}
-    rows = range(len(table.places))
-    columns = {title: [_product(table, row, title, parts) for row in rows] for title, parts in made.items()}
+    columns: dict[str, list[float | None]] = {title: [] for title in made}
+    for title, row in itertools.product(made, range(len(table.places))):
+        try:
+            columns[title].append(product(made[title], lambda name, at=row: table.columns[name][at]))  # type: ignore[misc]
+        except ValueError as error:
+            raise table.error(row, title, error) from None
     return Sheet(table.name, {**table.columns, **columns}, table.places) if made else table
-
-
-def _product(table: Sheet, row: int, title: str, parts: Sequence[tuple[str, int]]) -> float | None:
-    try:
-        return product(parts, lambda name: table.columns[name][row])
-    except ValueError as error:
-        raise table.error(row, title, error) from None
 
 
 def doubt(name: str, title: str, unit: str = "tokens") -> str:

@@ -35,11 +35,7 @@ _FLAGS = {"columns": "column", "from_": "from"}  # Options whose parameters have
 
 def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], finds: bool = False) -> Sweep:
     """Return the recipe with the options ``asked`` (of ``sweep_flags`` and ``program_flags``) applied; if the batch
-    sizes are to be found, ``finds``, those of the recipe need not all fit into a budget.
-
-    Raises:
-        ConfigError: if an option cannot be parsed, or two contradict each other.
-    """
+    sizes are to be found, ``finds``, those of the recipe need not all fit into a budget."""
     given = {**asked, **program, "reads": None if program["reads"] == REPORT else program["reads"]}
     refuse({f"--{_FLAGS.get(name, name).replace('_', '-')}" for name, value in given.items() if value})
     axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
@@ -81,11 +77,7 @@ _INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")
 
 
 def check_there(command: str, flag: str = "--command") -> None:
-    """Check that the program of the command line of a flag, and the script that it is given, are there.
-
-    Raises:
-        ConfigError: naming the one that is not.
-    """
+    """Raise ``ConfigError`` if the program of a command line, or the script that it is given, is not there."""
     words = shlex.split(command)
     program, *words = words[len(variables_of(words)) :] or [""]
     if "{" not in program and shutil.which(program) is None:
@@ -149,11 +141,8 @@ def told_secrets(command: str) -> list[str]:
 
 def program_of(*, optimizers: Sequence[str] | None, **given: Any) -> ExternalTrainer | None:
     """Return the external program that trains; ``None`` if no command is given. ``given`` are the attributes of
-    :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
-
-    Raises:
-        ConfigError: if options are missing; the message names all of them.
-    """
+    :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``; all that is missing is
+    named at once."""
     target = given.pop("target")
     if not given["command"]:
         return None
@@ -185,11 +174,7 @@ _PARSED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def with_flags(sweep: Sweep, **typed: Any) -> Sweep:
-    """Return the sweep with its workload and axes replaced by the options as typed; ``None`` for options not given.
-
-    Raises:
-        ConfigError: if an option cannot be parsed.
-    """
+    """Return the sweep with its workload and axes replaced by the options as typed; ``None`` for options not given."""
     asked = {name: parse(typed[flag]) for name, (flag, parse) in _PARSED.items() if typed[flag] is not None}
     if (lrs := typed["lrs"]) is not None:
         asked |= {"lr_rule": parse_lr_rule(lrs)} if is_rule(lrs) else {"lrs": parse_numbers(lrs, "--lrs", float)}
@@ -205,9 +190,6 @@ def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
     them: at every batch size it takes the combination of options and learning rate with the fewest steps, chosen again
     in every resample, as Shallue et al. tune momentum together with the learning rate (2019, "Measuring the Effects of
     Data Parallelism on Neural Network Training", JMLR 20:112, section 4).
-
-    Raises:
-        ConfigError: if an axis is wrong; the message names it and the reason.
     """
     return functools.reduce(_with_axis, axes, sweep)
 

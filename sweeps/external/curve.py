@@ -159,10 +159,9 @@ class LoggedCurve:
             return np.empty(0), np.empty(0)
         called = self._called(source)
         steps, values = self._points(source, "jsonl", {"step": "step", **called})
-        try:
+        same = False
+        with contextlib.suppress(DataError):
             same = np.array_equal(steps, self._points(source, "jsonl", {"examples": "examples", **called})[0])
-        except DataError:
-            same = False
         if not same:
             size = self._trial.batch_size
             raise DataError(

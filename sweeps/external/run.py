@@ -241,10 +241,8 @@ def call_nodes(
     """Tell the other nodes what the command needs; return the values of its placeholders on the first node.
 
     A program may be started on several nodes for one trial, as ``torchrun`` has to be: the first runs and follows it as
-    on one node, the others run it until it ends or they are killed.
-
-    Raises:
-        ConfigError: if the command does not ask which node it is on, and where the first is.
+    on one node, the others run it until it ends or they are killed. The command has to ask which node it is on, and
+    where the first is.
     """
     for name in ("node_rank", "head"):
         if f"{{{name}}}" not in trainer.command:

@@ -142,11 +142,7 @@ class ExternalTrainer:
     def argv(
         self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0, node: Mapping[str, str] = ALONE
     ) -> list[str]:
-        """Return the program and its arguments for one trial; the program is ``env`` if variables stand before it.
-
-        Raises:
-            ConfigError: if the command contains a placeholder that has no value.
-        """
+        """Return the program and its arguments for one trial; the program is ``env`` if variables stand before it."""
         values = self._values(trial, folder, port) | dict(node)
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
             raise ConfigError("--command has {steps}: set the largest number, with --set max_steps=N")

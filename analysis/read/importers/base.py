@@ -156,8 +156,7 @@ def run_of(
         name: name of the run, unless a column is named to give it.
         named: whether the table was made for an import: columns named like facts are used even if not renamed, the name
             of the run is already known, and every row has the metric. Else rows without it are of other measurements.
-        facts: facts that the format itself states.
-        about: further attributes of :class:`ImportedRun`.
+        facts: facts that the format itself states; ``about`` has further attributes of :class:`ImportedRun`.
     """
     unit, title = axis
     table = with_products(table, settings.columns.values())

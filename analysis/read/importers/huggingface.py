@@ -55,15 +55,9 @@ class HuggingFace(Importer):
             if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
                 raise DataError(f"{state} has no list of logs called log_history; {_REMEDY}")
             table = of_rows(str(state), log)
-            yield run_of(
-                table,
-                settings,
-                settings.axis("step"),
-                config=data,
-                metrics=[title for title in table.columns if title not in ("step", "epoch")],
-                files=(state,),
-                **in_folder(folder, _folder(path) if path.is_file() else path),
-            )
+            titles = [title for title in table.columns if title not in ("step", "epoch")]
+            about = {"files": (state,), **in_folder(folder, _folder(path) if path.is_file() else path)}
+            yield run_of(table, settings, settings.axis("step"), config=data, metrics=titles, **about)
         if settings.measured == _TRAINING:
             notes.append(
                 f"{_TRAINING} of a Trainer is the mean of the batches trained on since its last log: see eval_loss"

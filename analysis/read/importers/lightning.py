@@ -34,8 +34,7 @@ class Lightning(Importer):
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim files of that name that have settings beside them or the columns of a Trainer."""
         files = below(Path(source), METRICS)
-        sure = [path for path in files if (path.parent / HPARAMS).exists()]
-        if sure:
+        if sure := [path for path in files if (path.parent / HPARAMS).exists()]:
             return Claim.of(sure, f"{METRICS} with {HPARAMS} beside it", LAYOUT)
         seen = [path for path in files if {STEP, EPOCH} <= set(header_of(path))]
         return Claim.of(seen, f"{METRICS} with the columns {EPOCH} and {STEP}", COLUMNS)
