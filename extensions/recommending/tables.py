@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.scopes import SCOPE
 from analysis.formatting import number, percent, plural, share, time_unit, with_interval
 from analysis.present import Presentation, presentation
@@ -49,6 +50,11 @@ def best(everything: Table, recommendation: Recommendation, title: str) -> Table
     doubted = [answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]
     lines = [f"B_crit: {line[0].lower()}{line[1:]}" if line.startswith("Ok") else f"B_crit: {line}"
              for line in judged(doubted)]  # fmt: skip
+    if rows and any(answer.verdict is not Verdict.OK for answer in doubted):
+        words = (
+            "within 5 %: read off the curve, without its uncertainty; --wide has the interval of the best batch size"
+        )
+        lines.append(words)
     if any(row[1].remarks for row in rows):
         lines.append("*: a better one may lie beyond what was measured, see --wide")
     for advice in recommendation.advice:

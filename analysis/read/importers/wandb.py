@@ -125,12 +125,8 @@ def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[
                 rows += run.scan_history(keys=[title])
             if run.state == "running":
                 notes.append(f"run {place} is still running: its curve ends where it is now")
-            about: dict[str, Any] = {
-                "aliases": (run.name or run.id, run.id),
-                "config": dict(run.config),
-                "metrics": logged,
-            }
-            yield run_of(of_rows(place, rows), settings, (unit, axis), name=place, **about)
+            about: dict[str, Any] = {"aliases": (run.name or run.id, run.id), "config": dict(run.config)}
+            yield run_of(of_rows(place, rows), settings, (unit, axis), name=place, metrics=logged, **about)
     except (wandb.Error, ValueError, OSError) as error:
         raise DataError(
             f"cannot read {source} from Weights & Biases: {reason(error).rstrip('.')}; check the name and 'wandb login'"

@@ -140,6 +140,15 @@ def test_a_plan_is_next_only_where_there_are_critical_batch_sizes_to_plan_by(two
         assert table.lines[0].startswith("B_crit: ")
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_range_within_5_percent_says_that_it_is_read_off_the_curve(seeds: int, tmp_path: Path) -> None:
+    truth = {"adamw": Truth(noise=0.02)}
+    sweep(tmp_path, truth, batch_sizes=(8, 16, 32, 64, 128, 256, 512), seeds=seeds)
+    table = presentation(recommend(tmp_path, ASSUMED, Wish(devices=1), FAST)).shown[0]
+    assert not isinstance(table, str)
+    assert any("read off the curve" in line for line in table.lines) is (seeds == 1), table.lines
+
+
 @pytest.mark.usefixtures("children_here")
 def test_code_runs_once_it_is_named_on_the_command_line(world, run) -> None:
     store, outside = world
