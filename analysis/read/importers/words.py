@@ -83,7 +83,7 @@ _RIVALS = {"lr": rf"(.*[./_ ])?{_RATE}([_ ]?(peak|max)|[./_ ](?!{_ABOUT}).*)?", 
 
 _ENDS = rf"(.*[./_ ])?((min|final|end)[_ ]?{_RATE}|{_RATE}[_ ]?(min|final|end))"
 _HOW_ENDED = r"(.*[./_ ])?(status|state)"
-_PEAK, _WHOLE = "the one that was tuned, at the peak of its schedule", "the one of all examples of an update"
+_PEAK, _WHOLE = "the one that was tuned (at the peak of its schedule)", "the one of all examples of an update"
 
 
 def settled(source: Path, settings: Settings) -> tuple[Sheet, Settings]:
