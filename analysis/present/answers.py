@@ -11,7 +11,7 @@ from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
 from analysis.formatting import DASH, number, percent, share_in_percent
-from analysis.present.sentences import good, if_hyperbola, judged, meaning, named, sentence
+from analysis.present.sentences import good, if_hyperbola, judged, meaning, named, quotes, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
 from analysis.quantities import Quantity
 from cbs.trial.store import finite_or_none
@@ -125,7 +125,8 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("advice"),
     )  # fmt: skip
     title = f"Critical batch size{'' if own else f' ({called})'} in {unit} [{percent(first.confidence)} % interval]"
-    lines, wide_lines = list(judged(answers, advice=True)), []
+    lines = list(judged(answers, advice=True))
+    wide_lines = list(quotes(answers, lines))
     remarks: dict[str, list[Answer]] = {}
     scales_shown = {"B_simple": "noise_scale"} | ({"B_matched": "matched_noise_scale"} if matched else {})
     for answer in answers:

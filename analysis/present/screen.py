@@ -1,7 +1,7 @@
 """What a screen holds of a result; what it leaves out, ``--wide`` shows."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -16,18 +16,38 @@ LINES = 15
 FOR_SENTENCES = 3
 
 
+# The heading of the column that says what speaks against a row, and what it says where nothing does
+VERDICT, FINE = "verdict", "ok"
+
+
 def on_screen(
     parts: Sequence[Table | str], then: Sequence[str], console: Console, lines: int = LINES
 ) -> tuple[list[Table | str], list[str]]:
-    """Return the parts and commands that ``lines`` hold, in their order, and after them how much is left out.
+    """Return the parts and commands that ``lines`` hold, in their order, and after them how much is left out: of rows
+    with a verdict that is not ``ok``, how many have it.
 
     Of a table the first rows are kept, of sentences those that fit whole, of commands the first: they come in the order
     of what an answer lacks most.
     """
     if _height(parts, console) + len(then) <= lines:
         return list(parts), list(then)
-    room = lines - 1 - len(then[:1])  # the line that says what is left out
-    left, kept = Counter({"command": len(then[1:])}), list[Table | str]()
+    for room in range(max(1, lines - 1 - len(then[:1])), 0, -1):  # what is left out takes a line, or several
+        kept, left, doubted = _kept(parts, console, room)
+        missing = ", ".join(
+            plural(count, name) + (f" ({_by_verdict(doubted)})" if name == "row" and doubted else "")
+            for name, count in (Counter(command=len(then[1:])) + left).items()
+        )
+        shown = [*kept, f"--wide shows the rest: {missing}"]
+        if _height(shown, console) + len(then[:1]) <= lines:
+            break
+    return shown, list(then[:1])
+
+
+def _kept(
+    parts: Sequence[Table | str], console: Console, room: int
+) -> tuple[list[Table | str], Counter[str], Counter[str]]:
+    """Return the parts that fit, how many of which kind do not, and the verdicts of these that are not ``ok``."""
+    kept, left, doubted = list[Table | str](), Counter[str](), Counter[str]()
     for index, part in enumerate(parts):
         rows, sentences = ([], [part]) if isinstance(part, str) else (part.rows, part.lines)
         shown = None if isinstance(part, str) else replace(part, lines=())
@@ -36,6 +56,7 @@ def on_screen(
             free = room - min(FOR_SENTENCES, _height(below, console)) - _gap(kept)
             count = _rows_within(shown, free, console, least=0 if kept else 1)
             left["row"] += len(rows) - count
+            doubted += Counter(_verdicts(replace(shown, rows=rows[count:])))
             if not count:
                 left["sentence"] += len(sentences)
                 continue
@@ -48,8 +69,18 @@ def on_screen(
             else:
                 left["sentence"] += 1
         kept += said if shown is None else [replace(shown, lines=said)]
-    missing = ", ".join(plural(count, name) for name, count in left.items() if count)
-    return [*kept, f"--wide shows the rest: {missing}"], list(then[:1])
+    return kept, left, doubted
+
+
+def _verdicts(table: Table) -> Iterator[str]:
+    """Yield the verdicts of rows that are not ``ok``."""
+    for column in table.columns:
+        if column.heading == VERDICT:
+            yield from (text for row in table.rows if (text := column.cell(row)[0]) != FINE)
+
+
+def _by_verdict(doubted: Counter[str]) -> str:
+    return ", ".join(f"{verdict}: {count}" for verdict, count in doubted.items())
 
 
 def _gap(kept: Sequence[Table | str]) -> int:

@@ -119,20 +119,29 @@ def quote_of_several(answer: Answer) -> str:
     return f"Not ok: quote the {what} with the reason{', not the number' if number_too else ''}."
 
 
-def judged(answers: Sequence[Answer], *, advice: bool = False) -> Iterator[str]:
+def judged(answers: Sequence[Answer], *, advice: bool = False, each: bool = False) -> Iterator[str]:
     """Yield, for every answer, its verdict or with ``advice`` the first thing to do, and what may be quoted; what is
-    said of several stands once, what speaks against answers first."""
+    said of several stands once, what speaks against answers first. With ``each`` every interval is quoted in words,
+    where no table beside it has the numbers."""
     by_text: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
         verdict = "" if answer.verdict is Verdict.OK else str(answer.verdict)
         against = answer.advice.partition("; ")[0] if advice else verdict
-        by_text.setdefault((against, quote_of_several(answer)), []).append(answer)
+        by_text.setdefault((against, quote(answer) if each else quote_of_several(answer)), []).append(answer)
     for (against, of_several), alike in sorted(by_text.items(), key=lambda entry: not entry[0][0]):
         quotes = {quote(answer) for answer in alike}
         said = quotes.pop() if len(quotes) == 1 else of_several
         text = " ".join(filter(None, (against and f"{against}{'' if against.endswith('?') else '.'}", said)))
         start = text[:1] if text[1:2].isupper() else text[:1].lower()  # "LR optimum at ..." remains
         yield text if len(by_text) == 1 else f"{named(alike, answers)}: {start}{text[1:]}"
+
+
+def quotes(answers: Sequence[Answer], said: Sequence[str]) -> Iterator[str]:
+    """Yield what may be quoted of every answer whose sentence in ``said`` has no numbers, as it is of several."""
+    for answer in answers:
+        text = quote(answer)
+        if text[1:] not in " ".join(said):
+            yield f"{named([answer], answers)}: {text[:1].lower()}{text[1:]}"
 
 
 def named(some: Sequence[Answer], answers: Sequence[Answer]) -> str:

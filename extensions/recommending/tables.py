@@ -49,7 +49,7 @@ def best(everything: Table, recommendation: Recommendation, title: str) -> Table
     chosen = {row[1].optimizer for row in rows}
     doubted = [answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]
     lines = [f"B_crit: {line[0].lower()}{line[1:]}" if line.startswith("Ok") else f"B_crit: {line}"
-             for line in judged(doubted)]  # fmt: skip
+             for line in judged(doubted, each=True)]  # fmt: skip
     if rows and any(answer.verdict is not Verdict.OK for answer in doubted):
         words = (
             "within 5 %: read off the curve, without its uncertainty; --wide has the interval of the best batch size"

@@ -136,7 +136,7 @@ def _paragraph(members: Sequence[Answer]) -> str:
     missing += [] if _commit(manifest) else ["commit"]
     if missing:
         sentences.append(f"% Not recorded, to be filled in: {', '.join(missing)}.")
-    return "\n".join([*sentences, *(f"% {line}" for line in judged(members))])
+    return "\n".join([*sentences, *(f"% {line}" for line in judged(members, each=True))])
 
 
 def _definition(answer: Answer) -> Iterator[str]:

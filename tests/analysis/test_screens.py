@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present import presentation, show
+from analysis.present import presentation, show, write
 from analysis.present.screen import on_screen
+from analysis.present.sentences import quote
 from analysis.present.table import Column, Table, print_part
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.compare.optimizers import compare
@@ -142,6 +144,48 @@ def test_what_a_screen_leaves_out_is_counted() -> None:
     fits = [replace(table, rows=table.rows[:8])]
     assert on_screen(fits, ["cbs a"], console, lines=14) == (fits, ["cbs a"])
     assert on_screen(fits, ["cbs a"], console, lines=13) != (fits, ["cbs a"])
+
+
+def test_verdicts_that_a_screen_leaves_out_are_counted() -> None:
+    """Whatever stands against an answer is on the screen: in its row, or counted below."""
+    told = ["ok", "ok", "ok", *["above the measured batch sizes"] * 4, *["ok"] * 5, *["too few seeds"] * 8]
+    columns = (Column("", "name", "name", name=True), Column("verdict", heading="verdict", left=True))
+    rows = [{"name": f"row {place}", "verdict": verdict} for place, verdict in enumerate(told)]
+    table = Table(columns=columns, rows=rows, title="Names", lines=["first " * 25, "second"])
+    for width in (40, 80):
+        console = Console(width=width, file=io.StringIO())
+        parts, then = on_screen([table], ["cbs a"], console)
+        assert isinstance(parts[0], Table)
+        assert isinstance(parts[-1], str)
+        hidden = told[len(parts[0].rows) :]
+        said = {words.rpartition(": ")[0]: int(words.rpartition(": ")[2]) for words in
+                parts[-1].partition("(")[2].partition(")")[0].split(", ")}  # fmt: skip
+        assert said == {text: hidden.count(text) for text in told if text != "ok" and text in hidden}
+        assert f": {len(hidden)} rows (" in parts[-1]
+        for part in parts:
+            print_part(part, console)
+        assert len(console.file.getvalue().splitlines()) + len(then) <= LINES  # type: ignore[attr-defined]
+    fine = replace(table, rows=[row | {"verdict": "ok"} for row in rows])
+    assert "(" not in str(on_screen([fine], ["cbs a"], console)[0][-1])
+
+
+def test_files_hold_what_a_screen_leaves_out(many: Path, tmp_path: Path) -> None:
+    found = analyze(many, FAST, targets=[2.6, 3.0])
+    assert "--wide shows the rest" in str(found)
+    write(found, tmp_path, figures=None)
+    assert len(pd.read_csv(tmp_path / "summary.csv")) == len(found.answers) == 10
+    assert len(found.to_json()["fits"]) == 10
+
+
+def test_what_may_be_quoted_of_every_answer_has_its_numbers_with_wide(many: Path) -> None:
+    for question in (analyze, compare):
+        found, wide = question(many, FAST), io.StringIO()
+        show(found, Console(width=400, file=wide), wide=True)
+        for answer in analyze(many, FAST).answers:
+            assert answer.verdict is not Verdict.OK
+            name, text = answer.group.optimizer, quote(answer)
+            lines = [line for line in wide.getvalue().splitlines() if text[1:] in line]
+            assert any(name in line for line in lines), (name, text)
 
 
 def test_a_heading_breaks_before_the_words_below() -> None:

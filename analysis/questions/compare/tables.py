@@ -8,7 +8,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.scopes import SCOPE
 from analysis.formatting import percent, share, time_unit
 from analysis.present import Presentation, presentation
-from analysis.present.sentences import home, judged
+from analysis.present.sentences import home, judged, quotes
 from analysis.present.table import Column, Table, files, pivot
 from analysis.questions.compare.optimizers import Comparison, Comparisons, RatioAt, TokenRatio
 
@@ -67,7 +67,8 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
     )  # fmt: skip
     lines = list(judged(comparison.answers))
     legend = [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
-    lines, hidden = (lines, legend) if len(comparison.answers) > MOST else ([*lines, *legend], [])
+    hidden = list(quotes(comparison.answers, lines))
+    lines, hidden = (lines, [*hidden, *legend]) if len(comparison.answers) > MOST else ([*lines, *legend], hidden)
     title = f"Critical batch size, {comparison.title} {said}"
     return Table(columns=columns, rows=comparison.answers, title=title, lines=lines, wide_lines=hidden)
 

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import present
+from analysis.estimate.diagnosis import Verdict
 from analysis.present import presentation
 from analysis.present.figures import FIGURES, figures_of
+from analysis.present.sentences import quote
 from analysis.read.throughput import assumed
 from extensions.recommending.plans import Wish
 from extensions.recommending.recommendations import recommend
@@ -147,6 +149,18 @@ def test_the_range_within_5_percent_says_that_it_is_read_off_the_curve(seeds: in
     table = presentation(recommend(tmp_path, ASSUMED, Wish(devices=1), FAST)).shown[0]
     assert not isinstance(table, str)
     assert any("read off the curve" in line for line in table.lines) is (seeds == 1), table.lines
+
+
+def test_what_may_be_quoted_has_its_numbers_as_no_column_shows_them(tmp_path: Path) -> None:
+    truths = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_steps=100.0, min_examples=14000.0)}
+    sweep(tmp_path, truths, seeds=2, lrs=(5e-4, 1e-3, 2e-3))
+    found = recommend(tmp_path, ASSUMED, Wish(devices=8), FAST)
+    (entry,) = found.recommendations
+    assert {best.optimizer for best in entry.winners} == set(truths)
+    lines = " ".join(getattr(presentation(found).shown[0], "lines", ()))
+    for answer in entry.answers:
+        assert answer.verdict is not Verdict.OK
+        assert quote(answer) in lines
 
 
 @pytest.mark.usefixtures("children_here")

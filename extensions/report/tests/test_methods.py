@@ -9,7 +9,7 @@ import pytest
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.present.sentences import judged
+from analysis.present.sentences import judged, quote
 from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
@@ -105,6 +105,15 @@ def test_a_search_that_ended_at_an_edge_is_not_said_to_have_gone_on(tmp_path: Pa
 def test_a_verdict_is_a_footnote(root: Path) -> None:
     (text,) = methods(root, config=FAST, targets=[4.9]).paragraphs
     assert re.search(r"\\footnote\{adamw: .*merit: ", text)
+
+
+def test_what_may_be_quoted_of_each_has_its_numbers(tmp_path: Path) -> None:
+    truths = {"adamw": Truth(), "merit": Truth(min_examples=20_000.0)}
+    sweep(tmp_path, truths, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), seeds=2, growth=1.2)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    for answer in analyze(tmp_path, FAST).answers:
+        assert re.search(r"\d\]", quote(answer))
+        assert f"% {answer.group.optimizer}: {answer.verdict}. {quote(answer)}" in text
 
 
 def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:

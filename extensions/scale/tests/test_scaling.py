@@ -1,7 +1,9 @@
 """From sweeps over widths to laws, comparisons and files; the world they are drawn from is known."""
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -20,6 +22,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
+from analysis.formatting import with_interval
 from analysis.present.figures import FIGURES, figures_of
 from analysis.read.results import Results, load
 from cbs.errors import CbsError, ConfigError, ResultsError
@@ -46,28 +49,28 @@ def steps_to(loss: float, parameters: int, batch_size: int, speed: float = 1.0) 
 def sweep(
     root: Path, width: int, *, optimizers: tuple[str, ...] = ("adamw",), noise: float = 0.03,
     parameters: int | None = None, layers: int = 2, batch_sizes: tuple[int, ...] = (4, 16, 64, 256, 1024),
+    lrs: tuple[float, ...] = (1e-3,),
 ) -> Path:  # fmt: skip
-    """Three seeds at one learning rate; ``muon`` takes half the steps and twice the critical batch size."""
+    """Three seeds; ``muon`` takes half the steps and twice the critical batch size; the best learning rate is 1e-3."""
     store = Store(root)
     store.prepare()
     store.write_manifest({"name": root.name, "recipe": root.name, "protocol": {"prune_factor": None}})
     rng, target = np.random.default_rng([width, layers]), Target(metric="validation_loss", value=TARGETS[-1])
     size = parameters or WIDTHS[width]
     for optimizer in optimizers:
-        for batch in batch_sizes:
-            for seed in range(3):
-                config = TrialConfig(
-                    workload=Choice(name="synthetic", options={"width": width, "layers": layers}),
-                    optimizer=Choice(name=optimizer), lr=1e-3, batch_size=batch, seed=seed, target=target,
-                    max_steps=10**7, schedule=Schedule(), evaluation=EvaluationPlan(),
-                )  # fmt: skip
-                factor = math.exp(noise * rng.standard_normal())
-                rows = [(0, 5.6)]
-                for loss in np.linspace(3.6, TARGETS[-1], 25):
-                    found = factor * steps_to(loss, size, batch, 2.0 if optimizer == "muon" else 1.0)
-                    rows.append((max(rows[-1][0] + 1, round(found)), float(loss)))
-                rows[-1] = (rows[-1][0], TARGETS[-1] - 1e-9)
-                store.save(_trial(config, rows, size))
+        for batch, seed, lr in itertools.product(batch_sizes, range(3), lrs):
+            config = TrialConfig(
+                workload=Choice(name="synthetic", options={"width": width, "layers": layers}),
+                optimizer=Choice(name=optimizer), lr=lr, batch_size=batch, seed=seed, target=target,
+                max_steps=10**7, schedule=Schedule(), evaluation=EvaluationPlan(),
+            )  # fmt: skip
+            factor = math.exp(noise * rng.standard_normal() + math.log(lr / 1e-3) ** 2 / 4)
+            rows = [(0, 5.6)]
+            for loss in np.linspace(3.6, TARGETS[-1], 25):
+                found = factor * steps_to(loss, size, batch, 2.0 if optimizer == "muon" else 1.0)
+                rows.append((max(rows[-1][0] + 1, round(found)), float(loss) + 1e-9 * seed))  # no two runs alike
+            rows[-1] = (rows[-1][0], TARGETS[-1] - 1e-9)
+            store.save(_trial(config, rows, size))
     return root
 
 
@@ -133,6 +136,19 @@ def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
         assert point.parameters is not None
         assert point.data_unit == "token"
         assert point.compute == pytest.approx(6 * point.parameters * point.data)
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
+    sizes = tuple(8 * 2**power for power in range(8))
+    for width in WIDTHS:
+        lrs = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
+        sweep(tmp_path / f"w{width}", width, noise=0.04, batch_sizes=sizes, lrs=lrs)
+    found = scale([tmp_path], targets=(2.4, 2.6, 2.9, 3.2), against=["loss", "data"], hold_data=[800_000])
+    page = (Path(__file__).resolve().parents[3] / "docs" / "scaling.md").read_text()
+    assert str(found).split() == re.findall(r"^```\n(B_crit.*?)^```", page, re.DOTALL | re.MULTILINE)[0].split()
+    equal = next(law for law in found.comparisons if "data=" in law.held).fit
+    assert equal is not None
+    assert f"`--wide` shows {with_interval(equal.exponent, equal.exponent_interval)}: three points" in page
 
 
 def test_kaplans_law_against_the_loss(found: Scaling) -> None:
