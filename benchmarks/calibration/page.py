@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from analysis.present import style
 from benchmarks.calibration.cases import CASES
@@ -217,28 +218,28 @@ def draw(found: dict[str, Found], folder: Path) -> list[Path]:
 
 def curves(axes: Axes, of: Found, *, first: bool) -> None:
     """Steps over batch sizes: lines are true, dots are means over replicates of what was measured there."""
-    sizes = [best.batch_size for best in of.truth.swept]
-    axes.plot(sizes, [best.expected_steps for best in of.truth.swept], "--", color=style.GREY, label="expected loss")
-    axes.plot(sizes, [best.steps for best in of.truth.swept], "-", color=BLUE, label="trials, simulated")
-    rows = points(of.fine, of.truth)
-    trained = [row["truth"] * math.exp(row["trained"][0]) for row in rows]
-    axes.plot(sizes, trained, "o", color=ORANGE, label="trials, trained")
+    sizes, steps = [best.batch_size for best in of.truth.swept], [best.steps for best in of.truth.swept]
+    expected = [best.expected_steps for best in of.truth.swept]
+    trained = [row["truth"] * math.exp(row["trained"][0]) for row in points(of.fine, of.truth)]
+    label = "steps to loss < 0.1" if first else ""
+    style.log_axes(axes, sizes, [*expected, *steps, *trained], "batch size (examples)", label, ticks=sizes)
+    axes.plot(sizes, expected, "--", color=style.GREY)
+    axes.plot(sizes, steps, "-", color=BLUE)
+    axes.plot(sizes, trained, "o", color=ORANGE)
     critical = of.truth.estimands("trials", "exact").critical
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    steps = np.exp(np.interp(math.log(critical), np.log(sizes), [math.log(best.steps) for best in of.truth.swept]))
-    bottom = axes.get_ylim()[0]
-    axes.plot([critical] * 2, [bottom, steps], ":", color=BLUE, linewidth=0.9)
-    axes.set_ylim(bottom=bottom)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    low, high = axes.get_ylim()
-    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if low < tick < high]
-    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("batch size (examples)")
+    at = math.exp(np.interp(math.log(critical), np.log(sizes), np.log(steps)))
+    axes.plot([critical] * 2, [axes.get_ylim()[0], at], ":", color=BLUE, linewidth=0.9)
     if first:
-        axes.set_ylabel("steps to loss < 0.1")
-        axes.legend(loc="upper right")
+        marks = (
+            ("expected loss", "--", "", style.GREY),
+            ("trials, simulated", "-", "", BLUE),
+            ("trials, trained", "", "o", ORANGE),
+            ("B_crit, exact", ":", "", BLUE),
+        )
+        style.below(
+            cast(Figure, axes.figure),
+            [style.mark(name, linestyle=line, marker=marker, color=colour) for name, line, marker, colour in marks],
+        )
 
 
 def intervals(axes: Axes, of: Found, *, first: bool) -> None:

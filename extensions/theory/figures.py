@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from analysis.formatting import number
 from analysis.present import style
 from analysis.present.figures import along, figure, tidy
 from extensions.theory.quadratic import QuadraticAnswer
@@ -46,7 +47,7 @@ def draw_quadratic(axes: Axes, table: pd.DataFrame) -> None:
     ends = []
     for size, own in table.groupby("batch_size"):
         axes.plot(own["share"], own["lr"], color=colours[size])
-        text = f"B={style.plain(size)}, {style.plain(own['steps'].iloc[0])} steps"
+        text = f"B={style.plain(size)}, {number(own['steps'].iloc[0])} steps"
         ends.append((1.0, own["lr"].iloc[-1], text, colours[size]))
     style.label_ends(axes, ends)
 

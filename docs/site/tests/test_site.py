@@ -138,7 +138,7 @@ def test_what_is_out_of_date_is_told(numbers, monkeypatch, tmp_path, printed, kn
 
     def output(command: str, folder: Path) -> str:
         seen[command] = (folder / "steps.csv").read_text()
-        return says if command == "cbs theory" else "as  it was\n"
+        return says if command == "cbs theory --wide" else "as  it was\n"
 
     monkeypatch.setattr(numbers, "output", output)
     page = tmp_path / "page.md"
@@ -146,7 +146,7 @@ def test_what_is_out_of_date_is_told(numbers, monkeypatch, tmp_path, printed, kn
     lines = [*numbers.out_of_date(page)]
     assert len(lines) == len(complaints)
     assert all(part in line for part, line in zip(complaints, lines, strict=True))
-    assert seen == dict.fromkeys(("cbs fit steps.csv", "cbs theory"), "batch_size,steps\n64,100\n")
+    assert seen == dict.fromkeys(("cbs fit steps.csv", "cbs theory --wide"), "batch_size,steps\n64,100\n")
 
 
 def test_a_command_runs_in_the_folder_of_its_files(numbers, tmp_path):

@@ -208,7 +208,8 @@ def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[...
     code, _, refused = run("schedule", "judge", world.root, "--target", 3, "--devices", 2, "--definition", "sfo")
     assert (code, "--target NUMBER, --definition, --devices: these trials end at a budget" in refused) == (2, True)
     assert "less that of" not in out
-    assert "stages" in out
+    rows = [line for line in out.splitlines() if line.startswith("adamw ")]
+    assert sum("stages" in row for row in rows) == sum("constant" in row for row in rows) == 2, out
     (picture,) = figures_of(schedule_losses(world.root, CONFIG))
     assert picture.name == "schedule_losses"
     (axes,) = picture.kind.figure(picture.table).axes

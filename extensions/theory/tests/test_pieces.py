@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from extensions.theory.figures import draw_quadratic
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.quadratic import best_pieces, loss_and_slope
 from tests.references.noisy_quadratic import expected_losses
@@ -58,3 +60,11 @@ def test_a_target_out_of_reach_or_too_near_has_no_schedule(run: Callable[..., tu
         code, out, err = run(*asked, *more)
         assert (code, out) == (2, "")
         assert says in err
+
+
+def test_steps_at_the_ends_of_the_curves_have_separators() -> None:
+    table = pd.DataFrame(
+        {"kind": "pieces", "batch_size": [4, 4], "share": [0.0, 1.0], "lr": [1.0, 0.01], "steps": [193950.0] * 2}
+    )
+    (axes,) = draw_quadratic.figure(table.assign(panel="pieces")).axes
+    assert [text.get_text() for text in axes.texts] == ["B=4, 193,950 steps"]

@@ -192,6 +192,7 @@ def test_learning_rates_have_the_range_of_their_seeds_on_the_same_axes(tmp_path:
     drawn = sorted((low, high) for bars in first.collections for ((_, low), (_, high)) in bars.get_segments())
     own = table[(table["optimizer"] == "adamw") & table["steps"].notna()]
     assert drawn == sorted(zip(own["low"], own["high"], strict=True))
+    assert min(bars.get_zorder() for bars in first.collections) > max(line.get_zorder() for line in first.lines)
     best = own[own["best"]].set_index("batch_size")
     for point in answers[0].points:
         assert tuple(best.loc[point.batch_size, ["low", "high"]]) == pytest.approx(

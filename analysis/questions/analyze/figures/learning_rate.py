@@ -120,8 +120,9 @@ def frame(axes: Axes, table: pd.DataFrame) -> None:
     frame=frame,
     marks=marks,
     title="Steps against learning rate",
-    caption="Optimizer steps to {target} (geometric mean over the seeds that reached it, bars their range) against the "
-    "learning rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; "
+    caption="Optimizer steps to {target} (geometric mean over the seeds that reached it, black bars their range) "
+    "against the learning rate, one line per batch size B in {example_unit}s, with the best options if others were "
+    "tuned as well; "
     "both axes are logarithmic. A star is the best learning rate, with a red rim where it is the lowest or highest "
     "that was tried. Open circles: only some seeds reached the target. Small open triangles: none did in the steps "
     "that were run, so the true value is higher; those that point down: all were past it when first evaluated. Crosses "
@@ -137,10 +138,11 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     for batch_size, part in table.sort_values("lr").groupby("batch_size"):
         colour, reached = colours[batch_size], part[part["steps"].notna()]
         axes.plot(reached["lr"], reached["steps"], color=colour, linewidth=1.0, zorder=2)
-        axes.vlines(reached["lr"], reached["low"], reached["high"], color=colour, linewidth=0.7, zorder=2)
         for index, (name, rows) in enumerate(_marked(part).items()):
             marker, look = _MARKS[name]
             axes.plot(part["lr"][rows], part["y"][rows], marker, **{"color": colour, "zorder": 3 + index} | look)
+        # above the marks, which are larger than the range of most seeds
+        axes.vlines(reached["lr"], reached["low"], reached["high"], color="black", linewidth=0.9, zorder=20)
         shown = part[part["steps"].notna() | part["steps_lower_bound"].notna()]
         if len(shown):
             edge = " at edge" if part["at_grid_edge"].any() else ""
