@@ -13,6 +13,7 @@ from typing import Any
 LARGEST = 2**53
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_THOUSANDS = re.compile(r"([1-9]\d{0,2})\.000", re.ASCII)
 _SUFFIXED = re.compile(r"[\d.]+\s*[kmgbt]i?b?", re.IGNORECASE)
 _WORDS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False, "0.0": False}
 
@@ -55,7 +56,9 @@ def positive(cell: Any, hint: str = "correct or remove the row") -> float:
 
 
 def whole(cell: Any, minimum: int = 1) -> int:
-    """Parse a whole number of at least ``minimum``; 64.0 counts as whole."""
+    """Parse a whole number of at least ``minimum``; 64.0 counts as whole, 64.000 may be 64 or 64 thousand."""
+    if isinstance(cell, str) and (parts := _THOUSANDS.fullmatch(cell.strip())):
+        raise ValueError(f"{shown(cell)} may be {parts[1]} or {parts[1]}000; write it without a point")
     value = number(cell)
     if not (minimum <= value <= LARGEST and value == int(value)):
         raise ValueError(f"{shown(cell)} is not a whole number of at least {minimum}; correct it")

@@ -110,6 +110,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
         (cells.positive, "0", "must be above 0"),
         (cells.positive, "inf", "not a finite number"),
         (cells.whole, "1.5", "not a whole number of at least 1"),
+        (cells.whole, "64.000", "'64.000' may be 64 or 64000; write it without a point"),
         (cells.whole, 2**60, "not a whole number"),
         (cells.flag, "maybe", "write true or false"),
     ],
