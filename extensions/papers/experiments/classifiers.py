@@ -93,8 +93,8 @@ def neural(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
-        sweep = experiment(GLYPHS, optimizers, (2, 8, 16, 32, 64, 128), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
-                           expected=(200.0, 5_000.0), target=0.7,
+        sweep = experiment(GLYPHS, optimizers, (2, 8, 16, 32, 64, 128), seeds=(0, 1), target=0.7, max_steps=4_000,
+                           max_examples=60_000, expected=(200.0, 5_000.0),
                            evaluation=EvaluationPlan(far_growth=1.1))  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")
