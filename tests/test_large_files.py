@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.read.importers.files import read_text
+from analysis.read.importers.files import read
 from analysis.read.table import read_table
 from cbs import checksum, files
 from cbs.errors import DataError
@@ -34,7 +34,7 @@ def sparse(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "call", [read_table, lambda path: read_text(path, "x"), lambda path: list(read_documents(path, "text")), _saved]
+    "call", [read_table, lambda path: read(path, bytes.decode), lambda path: list(read_documents(path, "text")), _saved]
 )
 def test_a_sparse_file(sparse: Path, call: Callable[[Path], object]) -> None:
     with pytest.raises(DataError, match=r"sparse\.txt.*it would take .* GB of memory, and this machine has") as told:

@@ -57,8 +57,8 @@ def _(found: QuadraticAnswer) -> Presentation:
         for answer in found.fit.answers
         if answer.draws is not None and answer.draws.residual_rms > ROUGH
     ]
-    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines], wide_lines=())
-    shown = [tables[name] for name in ("steps", "schedules", "summary", "definitions") if name in tables]
+    tables["summary"] = replace(summary, columns=columns, lines=[*lines, EXACT], wide_lines=())
+    shown = [tables[name] for name in ("summary", "steps", "schedules", "definitions") if name in tables]
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 
 
@@ -134,4 +134,4 @@ def _(found: Temperature) -> Presentation:
         title=f"Noise scale in examples, second half of every run {said}",
     )
     tables = {"temperature_laws": laws, "temperature_points": points}
-    return Presentation(shown=[points, laws, *found.notes], tables=tables, json="temperature.json")
+    return Presentation(shown=[laws, points, *found.notes], tables=tables, json="temperature.json")

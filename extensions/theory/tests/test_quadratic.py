@@ -146,7 +146,8 @@ def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None
     code, out, err = run("theory", "quadratic", *given)
     assert code == 0, err
     assert ("so its exponent is approximate" in out) == rough
-    assert out.partition("Critical batch size")[0].count("sgd ") == 9
+    _, steps = run("theory", "quadratic", *given, "--wide")[1].split("Steps to an expected loss")
+    assert steps.partition("Definitions")[0].count("sgd ") == 9
 
 
 @pytest.mark.parametrize(
