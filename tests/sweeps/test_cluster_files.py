@@ -133,7 +133,7 @@ def slurm(folder: Path, arguments: list[str], seconds: float, cores: int = 1) ->
 @pytest.mark.slow
 def test_the_job_of_slurm_goes_back_into_the_queue_until_the_sweep_is_done(undisturbed: Path, tmp_path: Path) -> None:
     output, queue, codes = tmp_path / "out", tmp_path / "slurm" / "queue", []
-    for seconds in (12.0, 24.0, 60.0, 120.0, 240.0):
+    for seconds in (3.0, 12.0, 24.0, 60.0, 120.0, 240.0):
         codes.append(slurm(tmp_path / "slurm", [*COMMAND[1:], "-o", str(output)], seconds))
         if codes[-1] != 130:
             break
