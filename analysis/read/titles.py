@@ -131,8 +131,10 @@ def of_part(title: str, values: Mapping[str, Sequence[Any]]) -> str:
 
 
 def parts_of(title: str) -> list[str]:
-    """Return the columns of a product, of whatever table."""
-    return [part for part in title.split("*") if not _is_number(part)]
+    """Return what may be columns of a product, of whatever table: ``loss/0`` is a title or a ratio."""
+    ratios = ((part, *part.rpartition("/")) for part in title.split("*"))
+    names = itertools.chain.from_iterable((part, over if _is_number(below) else "") for part, over, _, below in ratios)
+    return [name for name in names if name and not _is_number(name)]
 
 
 def whole_batch(titles: Collection[str]) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.questions.fit.table_fit import read
 from analysis.read.table import read_table
-from analysis.read.titles import doubt, factors, with_products
+from analysis.read.titles import doubt, factors, parts_of, with_products
 from cbs.errors import ConfigError, DataError
 from tests.analysis.read.importers.sources import settings
 
@@ -99,3 +99,16 @@ def test_a_fit_reads_products_and_asks_about_parts() -> None:
         read(pd.DataFrame({"batch_size": [1, 2, 4], "accum": 2, "steps": [9, 5, 3]}))
     with pytest.raises(DataError, match=r"in tokens, not in sequences.*or say so with --unit tokens"):
         read(pd.DataFrame({"batch_tokens": [1, 2], "steps": [9, 5]}), {"batch_size": "batch_tokens"}, "sequences")
+
+
+@pytest.mark.parametrize(
+    ("title", "parts"),
+    [
+        ("batch", ["batch"]),
+        ("micro*accum*8", ["micro", "accum"]),
+        ("tokens/2048", ["tokens/2048", "tokens"]),
+        ("train/batch_size", ["train/batch_size"]),
+    ],
+)
+def test_what_may_be_columns_of_a_product_without_a_table(title: str, parts: list[str]) -> None:
+    assert parts_of(title) == parts
