@@ -45,12 +45,12 @@ class TwoOptima(World):
 
 def searched(world: World) -> tuple[Search, Sequence[TrialResult], float]:
     """The search of a world, played to its end, its trials, and its examples over those of a grid."""
-    played = play(Search(sweep(world)), world.end, workers=2)
-    axes = sweep(world).axes
+    asked = sweep(world)
+    played, axes = play(Search(asked), world.end, workers=2), asked.axes
     steps = {size: [world.log_steps(size, world.best_lr(size) * 2.0**octave) for octave in range(-2, 3)]
              for size in axes.batch_sizes}  # fmt: skip
     grid = len(axes.seeds) * sum(size * math.exp(each) for size, row in steps.items() for each in row)
-    return Search(sweep(world), played.results), played.results, played.examples / grid
+    return Search(asked, played.results), played.results, played.examples / grid
 
 
 def missed(numbers: Sequence[int]) -> list[Verdict]:

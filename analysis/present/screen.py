@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.formatting import plural
 from analysis.present.table import Table, lines_of
 
@@ -16,8 +17,7 @@ LINES = 15
 FOR_SENTENCES = 3
 
 
-# The heading of the column that says what speaks against a row, and what it says where nothing does
-VERDICT, FINE = "verdict", "ok"
+VERDICT = "verdict"  # The heading of the column that says what speaks against a row
 
 
 def on_screen(
@@ -76,7 +76,7 @@ def _verdicts(table: Table) -> Iterator[str]:
     """Yield the verdicts of rows that are not ``ok``."""
     for column in table.columns:
         if column.heading == VERDICT:
-            yield from (text for row in table.rows if (text := column.cell(row)[0]) != FINE)
+            yield from (text for row in table.rows if (text := column.cell(row)[0]) != Verdict.OK)
 
 
 def _by_verdict(doubted: Counter[str]) -> str:

@@ -98,25 +98,19 @@ VERDICTS = {
 QUOTE_NUMBER = "Ok: quote the number with its interval."
 
 
-def quote(answer: Answer) -> str:
-    """Say what may be quoted of an answer: the number only where the verdict is ok."""
+def quote(answer: Answer, *, numbers: bool = True) -> str:
+    """Say what may be quoted of an answer: the number only where the verdict is ok. Without ``numbers`` it may be said
+    of several answers that are alike in it, whose intervals and bounds stand in a table."""
     value, interval = answer.critical_batch_size, answer.interval
     if answer.verdict is Verdict.OK:
         return QUOTE_NUMBER
     if None not in interval:
-        return f"Not ok: quote the interval {ends(interval)} with the reason, not the number."
-    if bound := beyond(interval):
-        return f"Not ok: quote '{bound}' with the reason{'' if value is None else ', not the number'}."
-    return "Not ok: there is no number to quote, only the reason."
-
-
-def quote_of_several(answer: Answer) -> str:
-    """Say what may be quoted of several answers that are alike in it, whose intervals and bounds stand in a table."""
-    if answer.verdict is Verdict.OK or (None in answer.interval and not beyond(answer.interval)):
-        return quote(answer)
-    what = "bound" if None in answer.interval else "interval"
-    number_too = answer.critical_batch_size is not None
-    return f"Not ok: quote the {what} with the reason{', not the number' if number_too else ''}."
+        what = f"the interval {ends(interval)}" if numbers else "the interval"
+    elif bound := beyond(interval):
+        what = f"'{bound}'" if numbers else "the bound"
+    else:
+        return "Not ok: there is no number to quote, only the reason."
+    return f"Not ok: quote {what} with the reason{'' if value is None else ', not the number'}."
 
 
 def judged(answers: Sequence[Answer], *, advice: bool = False, each: bool = False) -> Iterator[str]:
@@ -127,7 +121,7 @@ def judged(answers: Sequence[Answer], *, advice: bool = False, each: bool = Fals
     for answer in answers:
         verdict = "" if answer.verdict is Verdict.OK else str(answer.verdict)
         against = answer.advice.partition("; ")[0] if advice else verdict
-        by_text.setdefault((against, quote(answer) if each else quote_of_several(answer)), []).append(answer)
+        by_text.setdefault((against, quote(answer, numbers=each)), []).append(answer)
     for (against, of_several), alike in sorted(by_text.items(), key=lambda entry: not entry[0][0]):
         quotes = {quote(answer) for answer in alike}
         said = quotes.pop() if len(quotes) == 1 else of_several

@@ -102,7 +102,8 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
         held = {
             name: [key for key in keys if re.split("[./]", key)[-1].lower() in words] for name, words in _NAMED.items()
         }
-        held["batch_size"] = held["batch_size"] or [each for each in [whole_batch(keys)] if each]
+        if not held["batch_size"] and (product := whole_batch(keys)):
+            held["batch_size"] = [product]
         asked = [
             f"--column {shlex.quote(f'{name}={held[name][0]}')}"
             for name in REQUIRED

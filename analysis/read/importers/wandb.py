@@ -89,9 +89,7 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
     for file in files:
         history, about = _offline(file)
         table = of_rows(str(file), history)
-        yield run_of(
-            table, settings, axis, metrics=[name for name in table.columns if name[:1] != "_"], files=(file,), **about
-        )
+        yield run_of(table, settings, axis, metrics=[*table.columns], files=(file,), **about)
     for file in [] if files else table_paths(path):
         table = read_table(file)
         of_chart = [title for title in table.columns if title.endswith(f" - {settings.measured}")]

@@ -20,7 +20,7 @@ from analysis.formatting import B_CRIT, DASH, number, with_interval
 from analysis.present import style
 from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
-from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote, quote_of_several
+from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
 from analysis.quantities import Quantity
 from analysis.questions.fit.table_fit import fit_table
@@ -72,7 +72,7 @@ def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None
         alike = [
             other for other in measured.answers if other.advice.partition("; ")[0] == answer.advice.partition("; ")[0]
         ]
-        to_quote = quote(answer) if len(alike) == 1 else quote_of_several(answer)
+        to_quote = quote(answer, numbers=len(alike) == 1)
         said = f"{answer.advice.partition('; ')[0]}. {to_quote}".strip(". ")
         assert said in " ".join(" ".join(lines).split())
         assert answer.advice in " ".join(printed(measured, 100, wide=True).split())
@@ -108,6 +108,10 @@ def test_what_to_quote_is_one_sentence(measured, value, interval, verdict, said)
     if value is not None and None not in interval and verdict is not Verdict.OK:
         alike = "add seeds. Not ok: quote the interval with the reason, not the number."
         assert [*judged([answer, wider], advice=True)] == [alike]
+    above = [replace(own, value=30.0, interval=(low, None)) for low in (20.0, 25.0)]
+    bounds = [replace(answer, definitions=answer.definitions | {HEADLINE: each}) for each in above]
+    if verdict is Verdict.ABOVE:
+        assert [*judged(bounds)] == [f"{verdict}. Not ok: quote the bound with the reason, not the number."]
 
 
 def test_the_hyperbola_is_a_line_of_its_own_where_everything_is_asked_for(measured: Analysis) -> None:

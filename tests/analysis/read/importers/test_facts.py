@@ -157,6 +157,13 @@ def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     # two settings may both be meant
     with pytest.raises(ConfigError, match=r"say it, pass --column batch_size=config.batch_size; or give"):
         one(named("x", facts={"optimizer": "adamw"}, config=config | {"lr": 1e-3}))
+    # a batch size is that of its name, and only without one the product of its parts
+    split = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    with pytest.raises(ConfigError, match=pass_them):
+        one(named("x", facts={"optimizer": "adamw"}, config=config | split))
+    parts = r"pass --column 'batch_size=config.micro_batch_size\*config.gradient_accumulation_steps'; or give"
+    with pytest.raises(ConfigError, match=parts):
+        one(named("x", facts={"optimizer": "adamw", "lr": "1"}, config=split))
 
 
 def test_missing_units_are_one_error_that_names_all_flags() -> None:

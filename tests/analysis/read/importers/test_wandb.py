@@ -277,6 +277,13 @@ def test_an_offline_run_is_called_by_its_name(tmp_path: Path, offline: Path) -> 
     assert import_runs([offline], tmp_path / "out", wanted).trials[0].config.batch_size == 8
 
 
+def test_what_an_offline_run_logged_is_named_where_the_metric_is_not_there(tmp_path: Path, offline: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"no run has the metric 'los'; available: eval\.loss, global_step, train/loss$"
+    ):
+        import_runs([offline], tmp_path / "out", settings(metric="los", columns={"step": "_step"}))
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
