@@ -40,6 +40,7 @@ from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import one_study
 from analysis.read.groups import Group
+from benchmarks.telling import head, holds, line
 from benchmarks.world_curves import CRITICAL, Curve, Truth, falling, falling_exponent, log_tail, power, u_shaped
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
@@ -249,7 +250,7 @@ def ended(way: str, precision: float, number: int, runs: float | None = None) ->
     return Ended(
         number,
         str(answer.verdict),
-        (low is None or low <= world.truth) and (high is None or high >= world.truth),
+        holds(answer.interval, world.truth),
         math.log(high / low) / 2 if low and high else math.inf,
         played.examples / world.price,
         len(played.results),
@@ -309,12 +310,14 @@ def row(name: str, found: Sequence[Ended], precision: float) -> str:
         return 100 * len(part) / max(len(found), 1)
 
     quantiles = np.quantile([one.price for one in found], [0.05, 0.5, 0.95])
-    return (
-        f"| {name} | {share(ok):.0f} | {share(good):.0f} | {share([one for one in found if one.covered]):.1f} "
-        f"| {share([one for one in ok if not one.covered]):.1f} | {np.median([one.width for one in found]):.2f} "
-        f"| {quantiles[1]:.0f} ({quantiles[0]:.0f} to {quantiles[2]:.0f}) "
-        f"| {np.median([one.trials for one in found]):.0f} | {np.median([one.rounds for one in found]):.0f} |"
+    covered, silent = (
+        share([one for one in part if one.covered is held]) for part, held in ((found, True), (ok, False))
     )
+    middles = [np.median([getattr(one, each) for one in found]) for each in ("width", "trials", "rounds")]
+    return line((
+        name, f"{share(ok):.0f}", f"{share(good):.0f}", f"{covered:.1f}", f"{silent:.1f}", f"{middles[0]:.2f}",
+        f"{quantiles[1]:.0f} ({quantiles[0]:.0f} to {quantiles[2]:.0f})", *(f"{each:.0f}" for each in middles[1:]),
+    ))  # fmt: skip
 
 
 def main() -> None:
@@ -341,11 +344,8 @@ def main() -> None:
                 f"w {one.width:.2f} price {one.price:6.1f} trials {one.trials:3d} rounds {one.rounds:2d} "
                 f"{'' if one.covered else 'MISSED '}{one.verdict} {one.sizes} {one.why}"
             )
-    print(
-        "| seeds scatter by | `ok`, % | and as narrow, % | covered, % | silent, % | half width | runs at B_crit "
-        "| trials | rounds |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    shares = "`ok`, %", "and as narrow, %", "covered, %", "silent, %"
+    print(head(("seeds scatter by", *shares, "half width", "runs at B_crit", "trials", "rounds")))
     for noise in NOISES:
         print(row(f"{100 * noise:.0f} %", [one for one in found if World(one.number).noise == noise], asked.precision))
     print(row("all", found, asked.precision))

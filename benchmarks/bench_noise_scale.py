@@ -8,7 +8,7 @@ one that looks for nothing that a batch shares: it measures often at first, and 
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from interleaved import measure, table
@@ -88,59 +88,64 @@ class GPT2(nn.Module):
         return self.inner(ids).logits
 
 
-def images_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1])
-
-
-OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], Callable[[], object]]] = {
-    "GPT-2 of transformers, width 256, 4 layers, 64 tokens": (GPT2, loss, lambda: tokens(BATCH, 64)),
-    "residual network with group normalisation": (
-        ResNet,
-        images_loss,
-        lambda: (torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))),
-    ),
-    "LSTM language model, width 256, 2 layers, 64 tokens": (Recurrent, loss, lambda: tokens(BATCH, 64)),
-}
+Losses = Callable[[nn.Module], Iterable[Tensor]]
+"""The losses of the micro-batches of a step, each computed when it is asked for."""
+Build = Callable[[], tuple[nn.Module, Losses]]
 
 
 def tokens(batch_size: int, context: int) -> Tensor:
     return torch.randint(VOCABULARY, (batch_size, context + 1))
 
 
-def of_other(name: str, source: str | None) -> Step:
-    """A step of another model than the GPT of this package."""
-    build, loss_of, draw = OTHERS[name]
+def language_model(build: Callable[[], nn.Module], context: int = 64, micro_batches: int = 1) -> Build:
+    """A model on one batch of words."""
+
+    def made() -> tuple[nn.Module, Losses]:
+        model, parts = build(), tokens(BATCH, context).chunk(micro_batches)
+        return model, lambda model: (loss(model, part) / micro_batches for part in parts)
+
+    return made
+
+
+def gpt(shape: GPTShape, micro_batches: int = 1) -> Build:
+    return language_model(lambda: GPT(shape, VOCABULARY), shape.context, micro_batches)
+
+
+def residual() -> tuple[nn.Module, Losses]:
+    model, images, labels = ResNet(), torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    return model, lambda model: [cross_entropy(model(images), labels)]
+
+
+OTHERS: dict[str, Build] = {
+    "GPT-2 of transformers, width 256, 4 layers, 64 tokens": language_model(GPT2),
+    "residual network with group normalisation": residual,
+    "LSTM language model, width 256, 2 layers, 64 tokens": language_model(Recurrent),
+}
+
+
+def stepper(build: Build, measure: str | None) -> Step:
+    """A step without a probe, with one of a source that measures every step, with the meter as it is by default, or
+    with a meter that looks for nothing that a batch shares (``"less"``)."""
     torch.manual_seed(0)
-    model, batch = build(), draw()
+    model, losses = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    probe = None if source is None else Probe(model, optimizer, source=source, every=1)
+    watching: Probe | NoiseScaleMeter | None = None
+    if measure in ("default", "less"):
+        watching = NoiseScaleMeter(model, optimizer)
+    elif measure is not None:
+        watching = Probe(model, optimizer, source=measure, every=1)
+    if measure == "less":
+        probe = watching.probe
+        watching.detach()
+        probe._shared = None
+        probe._watch("split")
+        probe._source._inputs.add = lambda *_, **__: None
 
     def step() -> None:
-        loss_of(model, batch).backward()
-        if probe is not None:
-            probe.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def build(shape: GPTShape, batch_size: int = BATCH) -> tuple[GPT, torch.optim.Optimizer, Tensor]:
-    torch.manual_seed(0)
-    model = GPT(shape, VOCABULARY)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return model, optimizer, torch.randint(VOCABULARY, (batch_size, shape.context + 1))
-
-
-def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1) -> Step:
-    model, optimizer, batch = build(shape)
-    probe = None if source is None else Probe(model, optimizer, source=source, every=1)
-
-    def step() -> None:
-        for part in batch.chunk(micro_batches):
-            (loss(model, part) / micro_batches).backward()
-        if probe is not None:
-            probe.step()
+        for part in losses(model):
+            part.backward()
+        if watching is not None:
+            watching.step()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -149,8 +154,10 @@ def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1) -> Step
 
 def vmap_stepper(shape: GPTShape, *, beside: bool) -> Step:
     """Norms from ``vmap(grad)``: beside the backward pass of an unchanged loop, or in place of it."""
-    model, optimizer, batch = build(shape)
-    parameters = dict(model.named_parameters())
+    torch.manual_seed(0)
+    model = GPT(shape, VOCABULARY)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batch, parameters = tokens(BATCH, shape.context), dict(model.named_parameters())
 
     def example_loss(values: dict[str, Tensor], example: Tensor) -> Tensor:
         logits = functional_call(model, values, (example[None, :-1],))
@@ -172,43 +179,20 @@ def vmap_stepper(shape: GPTShape, *, beside: bool) -> Step:
     return step
 
 
-def of_default(build: Callable[[], tuple[nn.Module, Callable[[nn.Module], Tensor]]], meter: str | None) -> Step:
-    """A step with the meter as it is by default, with one that looks for nothing that a batch shares, or without."""
-    torch.manual_seed(0)
-    model, loss_of = build()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    watching = None if meter is None else NoiseScaleMeter(model, optimizer)
-    if watching is not None and meter == "less":
-        probe = watching.probe
-        watching.detach()
-        probe._shared = None
-        probe._watch("split")
-        probe._source._inputs.add = lambda *_, **__: None
-
-    def step() -> None:
-        loss_of(model).backward()
-        if watching is not None:
-            watching.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def mlp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+def mlp() -> tuple[nn.Module, Losses]:
     model = nn.Sequential(nn.Linear(20, 192), nn.ReLU(), nn.Linear(192, 192), nn.ReLU(), nn.Linear(192, 1))
-    return model, lambda model: (model(torch.randn(128, 20)) - torch.randn(128, 1)).square().mean()
+    return model, lambda model: [(model(torch.randn(128, 20)) - torch.randn(128, 1)).square().mean()]
 
 
-def small_gpt() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
-    return GPT(SHAPES["small"], VOCABULARY), lambda model: loss(model, tokens(8, SHAPES["small"].context))
+def small_gpt() -> tuple[nn.Module, Losses]:
+    return GPT(SHAPES["small"], VOCABULARY), lambda model: [loss(model, tokens(8, SHAPES["small"].context))]
 
 
 def cost_of_default(rounds: int = 3) -> None:
     for name, make in {"MLP, 128 examples": mlp, "small GPT, 8 examples": small_gpt}.items():
         ratios: dict[tuple[str, str, str], list[float]] = {}
         for _ in range(rounds):
-            steps = {meter or "plain": of_default(make, meter) for meter in (None, "less", "default")}
+            steps = {meter or "plain": stepper(make, meter) for meter in (None, "less", "default")}
             times = {kind: [0.0, 0.0] for kind in steps}
             for number in range(LAST):
                 for kind, step in steps.items():
@@ -228,27 +212,22 @@ def main() -> None:
     torch.set_num_threads(1)
     cost_of_default()
     for name, shape in SHAPES.items():
-        candidates = {
-            "plain": stepper(shape, None),
-            "split": stepper(shape, "split"),
-            "per_example": stepper(shape, "per_example"),
-            "vmap(grad) beside": vmap_stepper(shape, beside=True),
-            "vmap(grad) as backward": vmap_stepper(shape, beside=False),
+        candidates = {source or "plain": stepper(gpt(shape), source) for source in (None, "split", "per_example")}
+        candidates["vmap(grad) beside"] = vmap_stepper(shape, beside=True)
+        candidates["vmap(grad) as backward"] = vmap_stepper(shape, beside=False)
+        told(f"{name} GPT, {BATCH} examples of {shape.context} tokens", candidates)
+        parts = {
+            source or "plain": stepper(gpt(shape, MICRO_BATCHES), source) for source in (None, "accumulation", "split")
         }
-        rounds = 14
-        print(f"\n{name} GPT, {BATCH} examples of {shape.context} tokens: one training step")
-        print(table(measure(candidates, rounds=rounds, clock=time.process_time), "plain"))
-        accumulated = {
-            "plain": stepper(shape, None, MICRO_BATCHES),
-            "accumulation": stepper(shape, "accumulation", MICRO_BATCHES),
-            "split": stepper(shape, "split", MICRO_BATCHES),
-        }
-        print(f"\n{name} GPT, {MICRO_BATCHES} micro-batches of {BATCH // MICRO_BATCHES} examples: one training step")
-        print(table(measure(accumulated, rounds=rounds, clock=time.process_time), "plain"))
-    for name in OTHERS:
-        sources = {source or "plain": of_other(name, source) for source in (None, "split", "per_example")}
-        print(f"\n{name}, {BATCH} examples: one training step")
-        print(table(measure(sources, rounds=5, clock=time.process_time), "plain"))
+        told(f"{name} GPT, {MICRO_BATCHES} micro-batches of {BATCH // MICRO_BATCHES} examples", parts)
+    for name, build in OTHERS.items():
+        sources = {source or "plain": stepper(build, source) for source in (None, "split", "per_example")}
+        told(f"{name}, {BATCH} examples", sources, rounds=5)
+
+
+def told(what: str, candidates: dict[str, Step], rounds: int = 14) -> None:
+    print(f"\n{what}: one training step")
+    print(table(measure(candidates, rounds=rounds, clock=time.process_time), "plain"))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.quantities import Array
+from benchmarks.telling import head, holds, line
 from extensions.branching.factors import BranchLosses, FactorCurve, local_factor
 from extensions.branching.local_batch_sizes import factor_curves
 from extensions.branching.reading import Branched, TunedBranches, tuned
@@ -233,14 +234,14 @@ def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0
             earlier.append(branches)
             guess = math.sqrt(low * (high or low))
         for place, curve in enumerate(curves_of([each.losses for each in earlier], turn)):
-            first, last = local_factor(curve, tolerance, 0.95, seed=turn).factor.interval
-            found[place]["coverage"] += ((first or 0.0) <= rows[place] <= (last or math.inf)) / replicates
+            interval = local_factor(curve, tolerance, 0.95, seed=turn).factor.interval
+            found[place]["coverage"] += holds(interval, rows[place]) / replicates
     return found
 
 
 def _intervals(replicates: int) -> Iterator[str]:
-    yield "| optimizer | checkpoint (steps) | k* | tolerance | seeds | bias | coverage | above | below |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    titles = "tolerance", "seeds", "bias", "coverage", "above", "below"
+    yield head(("optimizer", "checkpoint (steps)", "k*", *titles))
     for trunk in (*TRUNKS, NEAR_DIVERGENCE):
         for steps in CHECKPOINTS:
             for wanted in WANTED:
@@ -248,20 +249,20 @@ def _intervals(replicates: int) -> Iterator[str]:
                     row = coverage(trunk, steps, wanted, seeds, replicates)
                     cells = [f"{row['tolerance']:.4f}", str(seeds), f"{100 * row['bias']:+.1f} %"]
                     cells += [f"{100 * row[name]:.1f} %" for name in ("coverage", "too high", "too low")]
-                    yield f"| {trunk.name} | {steps} | {wanted} | {' | '.join(cells)} |"
+                    yield line((trunk.name, steps, wanted, *cells))
 
 
 def _searches(replicates: int) -> Iterator[str]:
-    yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | at most 4 | doublings | coverage |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    titles = "wrong", "branches", "at most 4", "doublings", "coverage"
+    yield head(("optimizer", "tolerance", "checkpoint (steps)", "k*", *titles))
     for trunk, wanted in (*itertools.product(TRUNKS, (1.5, 4.0, 6.0)), (NEAR_DIVERGENCE, 1.7)):
         tolerance = worlds(trunk, CHECKPOINTS[1], replicates)[0].tolerance(wanted)
         for steps, row in zip(CHECKPOINTS, sequential(trunk, tolerance, replicates), strict=True):
-            yield (
-                f"| {trunk.name} | {tolerance:.4f} | {steps} | {row['k*']:.2f} | {100 * row['wrong']:.1f} % | "
-                f"{row['branches']:.1f} of {5 * len(FACTORS)} | {100 * row['at most four']:.0f} % | "
-                f"{row['doublings']:.2f} | {100 * row['coverage']:.1f} % |"
-            )
+            yield line((
+                trunk.name, f"{tolerance:.4f}", steps, f"{row['k*']:.2f}", f"{100 * row['wrong']:.1f} %",
+                f"{row['branches']:.1f} of {5 * len(FACTORS)}", f"{100 * row['at most four']:.0f} %",
+                f"{row['doublings']:.2f}", f"{100 * row['coverage']:.1f} %",
+            ))  # fmt: skip
 
 
 def main() -> None:
@@ -271,8 +272,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     given = parser.parse_args()
     for name in given.parts:
-        for line in parts[name](given.replicates):
-            print(line, flush=True)
+        for text in parts[name](given.replicates):
+            print(text, flush=True)
         print()
 
 

@@ -22,11 +22,10 @@ import numpy as np
 import torch
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.comparison import Standing
 from analysis.formatting import number
-from analysis.quantities import Quantity
-from benchmarks.budget_truth import Setting, World
+from benchmarks.budget_truth import Setting, World, judgement
 from benchmarks.calibration.replicates import SharedStream, seeds_of, train
+from benchmarks.telling import head, holds, line
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload
@@ -87,32 +86,21 @@ def judged(folder: Path, index: int) -> dict[str, Any]:
     least, largest = truth()
     found = budget(folder, config=AnalysisConfig(seed=index), within=f"{100 * WITHIN:g}%").budgets[0].optimizers[0]
     excess, margin = least - least.min(), WITHIN * least.min()
-    standings = np.array([size.excess.standing for size in found.sizes])
-    right = {
-        "best B": _holds(found.equivalence.best, SIZES[int(least.argmin())]),
-        "largest B within": _holds(found.equivalence.largest_within, largest),
-        "equal wrongly": bool(((standings == Standing.EQUAL) & (excess >= margin)).any()),
-        "worse wrongly": bool(((standings == Standing.WORSE) & (excess <= margin)).any()),
-    }
-    wrong = not (right["best B"] and right["largest B within"]) or right["equal wrongly"] or right["worse wrongly"]
-    losses = [_holds(size.metric, each) for size, each in zip(found.sizes, least, strict=True)]
+    right = judgement(found.equivalence, SIZES[int(least.argmin())], largest, excess, margin)
+    wrong = right.pop("wrong")
+    losses = [holds(size.metric.interval, each) for size, each in zip(found.sizes, least, strict=True)]
     low, high = found.equivalence.largest_within.interval
     return {
         "loss": float(np.mean(losses)),
         **right,
         "ok": found.verdict == "ok",
         "silent": wrong and found.verdict == "ok",
-        "largest": [low, found.equivalence.largest_within.value, high],
+        "within": [low, found.equivalence.largest_within.value, high],
         "losses": [[size.metric.value, *size.metric.interval] for size in found.sizes],
     }
 
 
-def _holds(quantity: Quantity, value: float) -> bool:
-    low, high = quantity.interval
-    return (low is None or low <= value) and (high is None or value <= high)
-
-
-COLUMNS = ("loss", "best B", "largest B within", "equal wrongly", "worse wrongly", "ok", "silent")
+COLUMNS = ("loss", "best", "largest", "equal wrongly", "worse wrongly", "ok", "silent")
 
 
 def main() -> None:
@@ -130,7 +118,7 @@ def main() -> None:
         with given.output.open("a") as file:
             file.write(json.dumps(known[-1]) + "\n")
     shares = [f"{number(100 * float(np.mean([row[name] for row in known])))} %" for name in COLUMNS]
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n| {' | '.join(shares)} |")
+    print(f"{head(COLUMNS)}\n{line(shares)}")
 
 
 if __name__ == "__main__":

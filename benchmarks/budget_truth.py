@@ -21,7 +21,8 @@ from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
 from analysis.formatting import number
 from analysis.quantities import Array
-from extensions.budget.comparisons import equivalence, pair
+from benchmarks.telling import head, holds, line
+from extensions.budget.comparisons import Equivalence, equivalence, pair
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.noisy_quadratic.model import modes_of
 
@@ -171,6 +172,20 @@ def answered(
     return draw_losses(made, scale, config)
 
 
+def judgement(answer: Equivalence, best: float, largest: float, excess: Array, margin: float) -> dict[str, bool]:
+    """What is right and wrong in an answer, against the best batch size, the largest one within the margin, and every
+    excess."""
+    standings = np.array([each.standing for each in answer.excesses])
+    right = {
+        "best": holds(answer.best.interval, best),
+        "largest": holds(answer.largest_within.interval, largest),
+        "equal wrongly": bool(((standings == Standing.EQUAL) & (excess >= margin)).any()),
+        "worse wrongly": bool(((standings == Standing.WORSE) & (excess <= margin)).any()),
+    }
+    wrong = not (right["best"] and right["largest"]) or right["equal wrongly"] or right["worse wrongly"]
+    return right | {"wrong": wrong}
+
+
 def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str, float]:
     """How often everything is right in so many simulated sweeps, as shares."""
     world = World(setting)
@@ -188,19 +203,11 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
         answer = equivalence(losses, margin, config.confidence)
         low, high = np.quantile(losses.drawn, [tail, 1 - tail], axis=0)
         standings = np.array([each.standing for each in answer.excesses])
-        first, last = answer.best.interval
-        start, end = answer.largest_within.interval
         apart = pair(("a", "b"), losses, answered(world, truth, rng, config, setting.rival), config).at
         ends = np.array([each.interval for each in apart])
         true = (1 - setting.rival) * least[[SIZES.index(each.batch_size) for each in apart]]
-        right = {
-            "best": (first or 0) <= SIZES[int(excess.argmin())] <= (last or math.inf),
-            "largest": (start or 0) <= largest <= (end or math.inf),
-            "equal wrongly": ((standings == Standing.EQUAL) & (excess >= margin)).any(),
-            "worse wrongly": ((standings == Standing.WORSE) & (excess <= margin)).any(),
-        }
         found.append(
-            right
+            judgement(answer, SIZES[int(excess.argmin())], largest, excess, margin)
             | {
                 "loss": ((low <= least) & (least <= high)).mean(),
                 "half width": ((high - low) / 2 / least).mean(),
@@ -208,7 +215,6 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
                 "worse found": (standings == Standing.WORSE)[excess > 2 * margin].mean(),
                 "difference": ((ends[:, 0] <= true) & (true <= ends[:, 1])).mean(),
                 "told apart": ((ends[:, 0] > 0) | (ends[:, 1] < 0)).mean(),
-                "wrong": not (right["best"] and right["largest"]) or right["equal wrongly"] or right["worse wrongly"],
             }
         )
     return {name: float(np.mean([row[name] for row in found])) for name in found[0]}
@@ -227,12 +233,12 @@ def main() -> None:
     parser.add_argument("--settings", default="", help="numbers of settings, as in 0,3; all of them by default")
     given = parser.parse_args()
     chosen = [SETTINGS[int(part)] for part in given.settings.split(",") if part] or SETTINGS
-    print(f"| world | second optimizer | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 2)}", flush=True)
+    print(head(("world", "second optimizer", *COLUMNS)), flush=True)
     for setting in chosen:
         shares = measured(setting, given.sweeps, AnalysisConfig(resamples=given.resamples))
         cells = [f"{number(100 * shares[name])} %" for name in COLUMNS]
         other = "equal" if setting.rival == 1 else f"{100 * (setting.rival - 1):.0f} % worse"
-        print(f"| {setting.name} | {other} | {' | '.join(cells)} |", flush=True)
+        print(line((setting.name, other, *cells)), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from analysis.estimate.diagnosis import Verdict
 from benchmarks.answers import answer_of
+from benchmarks.telling import head, line
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult
 from sweeps.search.forecast import End, play
@@ -69,10 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweeps", type=int, default=1, help="of each distance, noise and power")
     asked = parser.parse_args()
-    print(
-        "| best rate over the default | noise | interior | steps above the best, % | trials | examples over a grid's |"
-    )
-    print("|---|---|---|---|---|---|")
+    titles = "best rate over the default", "noise", "interior", "steps above the best, %", "trials"
+    print(head((*titles, "examples over a grid's")))
     for distance in DISTANCES:
         for noise in NOISES:
             worlds = [World(distance, slope, noise, number) for slope in SLOPES for number in range(asked.sweeps)]
@@ -82,10 +81,8 @@ def main() -> None:
             more = 100 * math.expm1(statistics.mean(value for each in above for value in each))
             trials = statistics.median(len(results) for (_, results, _), _ in ends)
             share = statistics.median(share for (*_, share), _ in ends)
-            interior = f"{sum(inside)} of {studies}"
-            print(
-                f"| {distance:.3g} | {noise:.0%} | {interior} | {more:.1f} | {trials:.0f} | {share:.2f} |", flush=True
-            )
+            found_at = f"{distance:.3g}", f"{noise:.0%}", f"{sum(inside)} of {studies}"
+            print(line((*found_at, f"{more:.1f}", f"{trials:.0f}", f"{share:.2f}")), flush=True)
     verdicts = missed(range(10))
     said = ", ".join(f"{verdict}: {count}" for verdict, count in Counter(verdicts).most_common())
     print(

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.model_reference import Micro, Reference, moments, reference
-from benchmarks.zoo_corners import CORNERS, USED_AGAIN
+from benchmarks.zoo_corners import CORNERS, OWN
 from benchmarks.zoo_entry import FIRST, Entry
 from benchmarks.zoo_formulas import FORMULAS
 from benchmarks.zoo_groups import GROUPS
 from benchmarks.zoo_layers import LATE, LAYERS
 from benchmarks.zoo_loops import LOOPS
-from benchmarks.zoo_own import OWN
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.geometries import as_real
@@ -318,7 +317,7 @@ def zoo() -> dict[str, Entry]:
 
 def torch_zoo() -> dict[str, Entry]:
     """Those that need torch alone."""
-    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **USED_AGAIN, **LATE}
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **LATE}
 
 
 def find(name: str) -> Entry:

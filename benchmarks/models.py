@@ -43,6 +43,7 @@ from benchmarks.model_cells import (
     suits,
     zoo,
 )
+from benchmarks.telling import head, line
 from benchmarks.zoo_entry import Entry
 
 PAGE = Path(__file__).resolve().parent / "noise_scale_models.md"
@@ -234,17 +235,17 @@ def _exact(entries: Mapping[str, Entry], found: Mapping[Key, Cell]) -> dict[tupl
 
 
 def _counts(found: Mapping[Key, Cell]) -> str:
-    rows = [f"| {'source':12} | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 1) + "|"]
+    rows = [head((f"{'source':12}", *KINDS))]
     for source in SOURCES:
         count = Counter(cell.kind for key, cell in found.items() if key[2] == source)
-        rows.append(f"| `{source}` | " + " | ".join(str(count[kind]) for kind in KINDS) + " |")
+        rows.append(line((f"`{source}`", *(count[kind] for kind in KINDS))))
     models = len({name for name, _, _ in found})
     return f"{len(found)} cells of {models} models:\n\n" + "\n".join(rows)
 
 
 def _table(entries: Mapping[str, Entry], found: Mapping[Key, Cell], lines: dict[str, int]) -> list[str]:
     modes = [mode for mode in MODES if any(key[1] == mode for key in found)]
-    rows = [f"| model | reference | own | {' | '.join(modes)} |", "|---" * (len(modes) + 3) + "|"]
+    rows = [head(("model", "reference", "own", *modes))]
     for name, entry in entries.items():
         here = {key[1:]: cell for key, cell in found.items() if key[0] == name}
         if here:
@@ -254,7 +255,7 @@ def _table(entries: Mapping[str, Entry], found: Mapping[Key, Cell], lines: dict[
                 for mode in modes
             ]
             reference = "alone" if entry.terms is None else "same masks"
-            rows.append(f"| {name} | {reference} | {own} | {' | '.join(shown)} |")
+            rows.append(line((name, reference, own, *shown)))
     return rows
 
 

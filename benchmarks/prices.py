@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.telling import head, line
 from extensions.branching.prices import branch_price
 from extensions.noise_scale.prices import noise_scale_price
 from sweeps.outlook.price import (
@@ -78,8 +79,8 @@ def _known(found: Price | None) -> Price:
 
 def table(gpu_hour: float = GPU_HOUR) -> str:
     """Return the table in Markdown."""
-    header, *body = [f"| {' | '.join(row)} |" for row in rows(gpu_hour)]
-    return "\n".join([header, "|---" * (header.count("|") - 1) + "|", *body]) + "\n"
+    titles, *body = rows(gpu_hour)
+    return "\n".join([head(titles), *map(line, body)]) + "\n"
 
 
 def written(page: str) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 from analysis.config import AnalysisConfig
 from analysis.quantities import Quantity
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
+from benchmarks.telling import head, line
 from cbs.errors import CbsError
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
@@ -220,8 +221,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--case", choices=list(PLANNED), action="append", help="repeats; all if absent")
     asked = parser.parse_args()
-    print("| quadratic | rule | plans | no promise | steps held | saving held | true saving, % | above 0 |")
-    print("|---" * 8 + "|")
+    titles = "no promise", "steps held", "saving held", "true saving, %", "above 0"
+    print(head(("quadratic", "rule", "plans", *titles)))
     for name in asked.case or PLANNED:
         for rule, rows in _judged(PLANNED[name], range(asked.first, asked.first + asked.sweeps), asked.trials).items():
             known = [row for row in rows if row is not None]
@@ -229,7 +230,7 @@ def main() -> None:
             cells = [name, rule.removeprefix("plan, "), len(rows), len(rows) - len(known)]
             cells += [sum(steps for steps, *_ in known), sum(saving for _, saving, *_ in known)]
             cells += [f"{low:.0f} to {high:.0f}", sum(above for *_, above, _ in known)]
-            print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+            print(line(cells), flush=True)
 
 
 def _judged(case: Case, seeds: Sequence[int], trials: int) -> dict[str, list[tuple[bool, bool, bool, float] | None]]:

@@ -35,6 +35,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.questions.compare.optimizers import critical_pairs
 from analysis.questions.fit.table_fit import fit_table
+from benchmarks.telling import head, holds, line
 from benchmarks.world_curves import (
     CRITICAL,
     MIN_STEPS,
@@ -292,11 +293,6 @@ def _ratio_silent(answers: Sequence[Answer], truths: Sequence[Truth]) -> bool | 
     return all(answer.verdict is Verdict.OK for answer in answers) and not held
 
 
-def holds(ends: tuple[float | None, float | None], truth: float) -> bool:
-    low, high = ends
-    return (low is None or low <= truth) and (high is None or truth <= high)
-
-
 Mapped = Callable[[Callable[[int], list[dict[str, Any]]], Iterable[int]], Iterable[list[dict[str, Any]]]]
 """``map``, or that of a pool."""
 
@@ -358,8 +354,7 @@ def main() -> None:
     parser.add_argument("--shared", action="store_true", help="only worlds whose seeds share a level")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     asked = parser.parse_args()
-    print("| " + " | ".join((*_HEADS, "other verdicts, %")) + " |")
-    print("|---" * (len(_HEADS) + 1) + "|")
+    print(head((*_HEADS, "other verdicts, %")))
     with ProcessPoolExecutor(asked.jobs) as pool:
         chunk = max(1, min(10, asked.sweeps // asked.jobs))
         mapped: Mapped = functools.partial(pool.map, chunksize=chunk) if asked.jobs > 1 else map
@@ -368,7 +363,7 @@ def main() -> None:
             if (asked.smooth and not world.smooth) or (asked.shared and not world.common):
                 continue
             found = measure(name, asked.sweeps, asked.resamples, asked.first, mapped)
-            print("| " + " | ".join(_cells(world, found)) + " |", flush=True)
+            print(line(_cells(world, found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Models and loops that are easily taken for simpler ones."""
+"""Models and loops that are easily taken for simpler ones, and modules that people write themselves."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.zoo_entry import (
     CLASSES,
@@ -27,72 +30,8 @@ from benchmarks.zoo_entry import (
     small,
     words,
 )
-from benchmarks.zoo_formulas import ROWS, cells, euler, fold, of, splines, text, top_one, views
 from benchmarks.zoo_layers import NanoGPT, mlp
 from benchmarks.zoo_loops import OwnLoss
-
-USED_AGAIN = {
-    "one block six times": text(lambda m, x: euler(lambda h: m.block(h), x, 6), block=small(WIDTH, WIDTH)),
-    "an ordinary differential equation": of(
-        lambda m, x: m.head(euler(lambda h: (h @ m.w).tanh(), x)), w=(12, 12), head=head(12)
-    ),
-    "a fixed point": of(
-        lambda m, x: m.head(euler(lambda h: (h @ m.w / 2 + x).tanh() - h, torch.zeros_like(x), 5)),
-        w=(12, 12),
-        head=head(12),
-    ),
-    "two views behind one another": of(views, body=small(12, WIDTH), head=head()),
-    "weights and their transposes": of(lambda m, x: m.head((x @ m.w).tanh() @ m.w.T), w=(12, WIDTH), head=head(12)),
-    "positions before examples inside": of(fold, 6, 12, first=linear(12, WIDTH), head=head()),
-    "patches as examples inside": of(
-        lambda m, x: m.head(m.first(x.flatten(0, 1)).tanh().view(len(x), -1)), 4, 12, first=linear(12, 4), head=head(16)
-    ),
-    "cells with a learnt start": of(cells, 6, 12, start=(WIDTH,), cell=lambda: nn.GRUCell(12, WIDTH), head=head()),
-    "the best expert": of(top_one, gate=linear(12, 4), experts=(4, 12, 5)),
-    "functions on edges": of(splines, grid=torch.linspace(-2, 2, ROWS), edges=(12, 5, ROWS)),
-    "features of learnt frequencies": of(lambda m, x: m.head((x @ m.f).cos()), f=(12, ROWS), head=head(ROWS)),
-    "a masked convolution": of(
-        lambda m, x: m.head(functional.conv2d(x, m.w * m.mask).flatten(1)),
-        3,
-        6,
-        6,
-        w=(4, 3, 3, 3),
-        mask=torch.ones(3, 3).tril(),
-        head=head(64),
-    ),
-    "orthogonal weights": Entry(
-        build=lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(12, 12)), nn.Tanh(), nn.Linear(12, CLASSES)),
-        batch=features(12),
-        loss=classify,
-    ),
-    "angles to the classes": of(
-        lambda m, x: 5 * functional.normalize(m.first(x)) @ functional.normalize(m.classes).T,
-        first=small(12, WIDTH),
-        classes=(ROWS, WIDTH),
-    ),
-    "a learnt temperature": of(lambda m, x: m.body(x) * m.t.exp(), body=small(12, CLASSES), t=()),
-    "gates that start at zero": of(
-        lambda m, x: m.head(x + m.gate * m.body(x)), body=small(12, 12), gate=torch.zeros(12), head=head(12)
-    ),
-    "depthwise and dilated": Entry(
-        build=lambda: nn.Sequential(
-            nn.Conv2d(3, 6, 3, groups=3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(6, 4, 2, dilation=3),
-            nn.PixelShuffle(2),
-            nn.Flatten(),
-            nn.Linear(36, CLASSES),
-        ),
-        batch=features(3, 6, 6),
-        loss=classify,
-    ),
-    "local response and RMS norms": of(
-        lambda m, x: m.head(m.rms(m.local(x[:, :, None])[:, :, 0])),
-        local=lambda: nn.LocalResponseNorm(3),
-        rms=lambda: nn.RMSNorm(12),
-        head=head(12),
-    ),
-}
 
 
 def centred(m: Any, x: Tensor) -> Tensor:
@@ -137,12 +76,6 @@ class TableFirst(nn.Module):
 
     def forward(self, table: Tensor, x: Tensor) -> Tensor:
         return self.head(self.words(x).tanh() + table)
-
-
-def pruned() -> nn.Module:
-    model = mlp()
-    prune.l1_unstructured(model[0], "weight", 0.3)
-    return model
 
 
 def in_place() -> nn.Module:
@@ -212,15 +145,6 @@ CORNERS = {
         ),
         **LANGUAGE,
     ),
-    "parameters of its own": Entry(
-        build=made(
-            lambda m, x: m.inner(x * m.scale) + m.shift,
-            inner=mlp,
-            scale=lambda: nn.Parameter(torch.ones(12)),
-            shift=lambda: nn.Parameter(torch.zeros(CLASSES)),
-        ),
-        **PLAIN,
-    ),
     "layers left out at random": Entry(
         build=made(skipping, layers=lambda: nn.ModuleList(nn.Linear(12, 12) for _ in range(4)), head=head(12)),
         **PLAIN,
@@ -233,17 +157,195 @@ CORNERS = {
     ),
     "adaptive softmax, returns its loss": Entry(build=Adaptive, batch=words()),
     "first argument without examples": Entry(build=TableFirst, batch=words(), loss=with_table),
-    "pruned": Entry(build=pruned, **PLAIN),
     "activations in place": Entry(build=in_place, batch=features(3, 6, 6), loss=classify),
     "embedding, gradients by frequency": Entry(
         build=lambda: embedded(scale_grad_by_freq=True), batch=repeated, loss=classify
     ),
     "embedding, sparse gradients": Entry(build=lambda: embedded(sparse=True), **LANGUAGE, skips=("trainer",)),
-    "embedding with padding": Entry(build=lambda: embedded(padding_idx=0), **LANGUAGE),
     "penalty on the weights": Entry(build=mlp, batch=features(12), loss=with_penalty),
     "penalty on the input's gradient": Entry(
         build=mlp, batch=features(12), loss=with_gradient_penalty, skips=("compiled", "trainer")
     ),
     "a forward pass more": Entry(build=mlp, batch=features(12), loss=with_a_look),
     "a target without gradients": Entry(build=lambda: NanoGPT(0), batch=words(), loss=with_target),
+}
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer and two bare factors beside it."""
+
+    def __init__(self, rows: int, columns: int, rank: int = 2) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(rows, columns).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, rows) / 4)
+        self.b = nn.Parameter(torch.randn(columns, rank) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + (x @ self.a.T) @ self.b.T * 2.0
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.triu() + x.triu(1).mT
+
+
+def symmetric() -> nn.Module:
+    layer = nn.Linear(12, 12)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(12, CLASSES))
+
+
+class Tied(nn.Module):
+    """The output is the embedding, scaled, by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(WORDS, WIDTH)
+        self.middle = nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WORDS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.middle(self.tokens(x) * WIDTH**0.5).tanh()
+        return h @ self.tokens.weight.T / WIDTH**0.5 * self.scale
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return (x @ weight.T).square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        inner = 2 * gradient * (x @ weight.T)
+        return inner @ weight, inner.T @ x
+
+
+def called(m: Any, x: Tensor) -> Tensor:
+    """Its inner model is called with parameters that are scaled first."""
+    return functional_call(m.inner, {name: value * m.gain for name, value in m.inner.named_parameters()}, (x,))
+
+
+def einsum(m: Any, x: Tensor) -> Tensor:
+    """Attention of bare tensors, with a bias that depends on the distance."""
+    h = m.tokens(x)
+    q, k, v = torch.einsum("btd,sdhe->sbhte", h, m.qkv)
+    places = torch.arange(x.shape[1])
+    bias = m.distance[:, places[:, None] - places + TOKENS - 1]
+    weights = (torch.einsum("bhte,bhse->bhts", q, k) / 3 + bias).softmax(-1)
+    return m.head(h + torch.einsum("bhts,bhse,hed->btd", weights, v, m.out))
+
+
+def hooked(change: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A hook changes the gradient of an activation."""
+
+    def formula(m: Any, x: Tensor) -> Tensor:
+        hidden = m.first(x).tanh()
+        if hidden.requires_grad:
+            hidden.register_hook(change)
+        return m.head(hidden)
+
+    return formula
+
+
+def halved_layer() -> nn.Module:
+    """A hook halves the gradient of a parameter."""
+    layer = nn.Linear(12, WIDTH)
+    layer.weight.register_hook(lambda gradient: gradient / 2)
+    return layer
+
+
+def nested(m: Any, x: Tensor) -> Tensor:
+    """Recomputed inside what is recomputed."""
+
+    def block(x: Tensor) -> Tensor:
+        return m.norm(checkpoint(m.inner, x, use_reentrant=False)).tanh()
+
+    return m.head(checkpoint(block, x, use_reentrant=False))
+
+
+def capacity(m: Any, x: Tensor) -> Tensor:
+    """Every expert takes the rows that score highest in the batch, and no others."""
+    scores = m.gate(x).softmax(-1)
+    values, rows = scores.T.topk(max(1, len(x) // 2))
+    found = torch.einsum("kri,kio->kro", x[rows], m.experts) * values[..., None]
+    return x.new_zeros(len(x), CLASSES).index_add(0, rows.flatten(), found.flatten(0, 1))
+
+
+def in_one_row(m: Any, x: Tensor) -> Tensor:
+    """Sequences one after the other in a single row, told apart by a mask."""
+    flat = m.tokens(x.reshape(1, -1))
+    owner = torch.arange(x.numel()) // x.shape[1]
+    mask = owner[:, None] == owner
+    mixed = functional.scaled_dot_product_attention(flat, m.mix(flat), flat, attn_mask=mask)
+    return m.head(flat + mixed).view(*x.shape, -1)
+
+
+def several_lengths(examples: int, generator: torch.Generator) -> Batch:
+    batch = words()(examples, generator)
+    lengths = torch.randint(1, TOKENS + 1, (examples, 1), generator=generator)
+    return {**batch, "mask": (torch.arange(TOKENS) < lengths).float()}
+
+
+def mean_over_words(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean over the words that count, of all examples."""
+    values = functional.cross_entropy(model(batch["x"]).transpose(1, 2), batch["y"], reduction="none")
+    return (values * batch["mask"]).sum() / batch["mask"].sum()
+
+
+def mean_of_means(model: nn.Module, batch: Batch) -> Tensor:
+    values = functional.cross_entropy(model(batch["x"]).transpose(1, 2), batch["y"], reduction="none")
+    return ((values * batch["mask"]).sum(1) / batch["mask"].sum(1)).mean()
+
+
+def word_shares(batch: Batch) -> Tensor:
+    counted = batch["mask"].sum(1)
+    return counted / counted.sum()
+
+
+def nano() -> nn.Module:
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WORDS))
+
+
+TWO: dict[str, Any] = {"first": linear(12, WIDTH), "head": head()}  # Two layers
+
+OWN = {
+    "low rank, bare factors": Entry(build=lambda: nn.Sequential(LowRank(12, 16), nn.Tanh(), LowRank(16, 5)), **PLAIN),
+    "parametrization, symmetric": Entry(build=symmetric, **PLAIN),
+    "functional_call, scaled": Entry(
+        build=made(called, inner=small(12, CLASSES), gain=lambda: nn.Parameter(torch.ones(()))), **PLAIN
+    ),
+    "tied by hand, scaled": Entry(build=Tied, **LANGUAGE),
+    "einsum attention": Entry(
+        build=made(
+            einsum,
+            tokens=embedding,
+            qkv=(3, WIDTH, 2, WIDTH // 2),
+            out=(2, WIDTH // 2, WIDTH),
+            distance=(2, 2 * TOKENS - 1),
+            head=linear(WIDTH, WORDS),
+        ),
+        **LANGUAGE,
+    ),
+    "autograd function with a parameter": Entry(
+        build=made(lambda m, x: m.head(Squared.apply(m.first(x).tanh(), m.weight)), weight=(WIDTH, WIDTH), **TWO),
+        **PLAIN,
+    ),
+    "a hook halves an activation's gradient": Entry(build=made(hooked(lambda gradient: gradient / 2), **TWO), **PLAIN),
+    "a hook normalises an activation's gradient": Entry(
+        build=made(hooked(lambda gradient: gradient / gradient.norm()), **TWO), **PLAIN, only_check=True
+    ),
+    "a hook halves a parameter's gradient": Entry(
+        build=made(lambda m, x: m.head(m.first(x).tanh()), first=halved_layer, head=head()), **PLAIN
+    ),
+    "checkpoint inside a checkpoint": Entry(
+        build=made(nested, inner=small(12, WIDTH), norm=lambda: nn.LayerNorm(WIDTH), head=head()), **PLAIN
+    ),
+    "experts that choose rows": Entry(build=made(capacity, gate=linear(12, 2), experts=(2, 12, CLASSES)), **PLAIN),
+    "sequences in one row": Entry(
+        build=made(in_one_row, tokens=embedding, mix=linear(WIDTH, WIDTH), head=linear(WIDTH, WORDS)), **LANGUAGE
+    ),
+    "masked, mean over words": Entry(build=nano, batch=several_lengths, loss=mean_over_words, shares=word_shares),
+    "masked, mean of means": Entry(build=nano, batch=several_lengths, loss=mean_of_means),
 }

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 
 from benchmarks.zoo_entry import CLASSES, WIDTH, WORDS, Entry, classify, features, head, linear, made, small, words
 
@@ -53,10 +54,6 @@ def places(rows: int = LENGTH) -> Tensor:
     return torch.arange(rows) / rows
 
 
-def distances(rows: int = LENGTH) -> Tensor:
-    return (places(rows)[:, None] - places(rows)).abs()
-
-
 def sinkhorn(scores: Tensor) -> Tensor:
     for _ in range(3):
         scores = scores - scores.logsumexp(-1, keepdim=True)
@@ -75,12 +72,6 @@ def long_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     size = 2 * x.shape[1]
     product = torch.fft.rfft(x, size, dim=1) * torch.fft.rfft(kernel, size, dim=0)
     return torch.fft.irfft(product, size, dim=1)[:, : x.shape[1]]
-
-
-def state_kernel(m: Any) -> Tensor:
-    """Of a diagonal state space with complex decays (Gu et al. 2022), ``[words, features]``."""
-    powers = torch.exp(torch.arange(LENGTH)[:, None, None] * (-m.decay.exp() + 1j * m.turn))
-    return torch.einsum("lfn,fn->lf", powers, m.out).real
 
 
 def straight_through(m: Any, x: Tensor) -> Tensor:
@@ -117,19 +108,6 @@ def cells(m: Any, x: Tensor) -> Tensor:
     return m.head(state)
 
 
-def top_one(m: Any, x: Tensor) -> Tensor:
-    """Every example goes to the expert that scores highest, all of them computed."""
-    gates = m.gate(x).softmax(-1)
-    best = functional.one_hot(gates.argmax(-1), 4) * gates
-    return torch.einsum("be,bi,eio->bo", best, x, m.experts)
-
-
-def splines(m: Any, x: Tensor) -> Tensor:
-    """Every edge is a function of its own (Liu et al. 2024), of Gaussian bumps."""
-    bumps = torch.exp(-((x[..., None] - m.grid) ** 2))
-    return torch.einsum("big,iog->bo", bumps, m.edges)
-
-
 def merged_norm(m: Any, x: Tensor) -> Tensor:
     """A frozen weight plus factors of low rank, normalised and scaled (Liu et al. 2024, DoRA)."""
     weight = m.frozen + m.b @ m.a
@@ -142,8 +120,6 @@ SHARED = {
     "a scalar times a frozen matrix": of(
         lambda m, x: (x @ (m.t * m.w).T).tanh() @ m.out, t=(), w=table(ROWS, 12), out=(ROWS, 5)
     ),
-    "a scalar times a table, nothing after": of(lambda m, x: (x @ (m.t * m.w).T).tanh(), t=(), w=table(ROWS, 12)),
-    "a vector times a frozen matrix": of(lambda m, x: (x @ (m.w * m.t).T).tanh(), t=(12,), w=table(ROWS, 12)),
     "rotary, learnt frequencies": text(
         lambda m, x: attend(rotate(m.q(x), m.at[:, None] * m.f), rotate(m.k(x), m.at[:, None] * m.f), x),
         at=places(),
@@ -151,59 +127,22 @@ SHARED = {
         q=linear(WIDTH, WIDTH),
         k=linear(WIDTH, WIDTH),
     ),
-    "ALiBi, learnt slope": text(
-        lambda m, x: (x @ m.q(x).mT - m.slope * m.far).softmax(-1) @ x,
-        far=distances(),
-        slope=(),
-        q=linear(WIDTH, WIDTH),
-    ),
     "ALiBi, a slope per head": text(
         lambda m, x: (
             torch.einsum("bqe,hef,bkf->bhqk", x, m.qk, x).sub(m.slope[:, None, None] * m.far).softmax(-1).mean(1) @ x
         ),
-        far=distances(),
+        far=(places()[:, None] - places()).abs(),
         slope=(4,),
         qk=(4, WIDTH, WIDTH),
     ),
-    "positions by an MLP": text(lambda m, x: (x + m.net(m.at[:, None])).tanh(), at=places(), net=small(1, WIDTH)),
-    "distances by an MLP": text(
-        lambda m, x: (x @ x.mT + m.net(m.far[..., None])[..., 0]).softmax(-1) @ x, far=distances(), net=small(1, 1)
-    ),
-    "positions by a layer norm": text(
-        lambda m, x: (x + m.norm(m.at)).tanh(), at=table(LENGTH, WIDTH), norm=lambda: nn.LayerNorm(WIDTH)
-    ),
-    "relative keys, as Funnel": text(
-        lambda m, x: (
-            (x @ x.mT + torch.einsum("bqd,kd->bqk", x, torch.einsum("td,de->te", m.at, m.kernel))).softmax(-1) @ x
-        ),
-        at=table(LENGTH, WIDTH),
-        kernel=(WIDTH, WIDTH),
-    ),
-    "RBF grid, one width": of(
-        lambda m, x: m.head(torch.exp(-(torch.cdist(x, m.grid) ** 2) * m.t.exp() / 12)),
-        grid=table(ROWS, 12),
-        t=(),
-        head=head(ROWS),
-    ),
     "RBF grid, learnt centres": of(
         lambda m, x: m.head(torch.exp(-(torch.cdist(x, m.grid) ** 2) / 12)), grid=(ROWS, 12), head=head(ROWS)
-    ),
-    "kernel of a grid by a linear layer": of(
-        lambda m, x: (x @ m.net(m.grid).T).tanh(), grid=table(ROWS, 12), net=linear(12, 12)
     ),
     "codebook attention": of(
         lambda m, x: m.head(attend(m.q(x), m.keys, m.values)),
         q=linear(12, WIDTH),
         keys=(ROWS, WIDTH),
         values=(ROWS, WIDTH),
-        head=head(),
-    ),
-    "codes through layers": of(
-        lambda m, x: m.head(attend(m.q(x), m.k(m.codes), m.v(m.codes))),
-        q=linear(12, WIDTH),
-        k=linear(WIDTH, WIDTH),
-        v=linear(WIDTH, WIDTH),
-        codes=(ROWS, WIDTH),
         head=head(),
     ),
     "nearest code, straight through": of(straight_through, encode=linear(12, WIDTH), codes=(ROWS, WIDTH), head=head()),
@@ -213,26 +152,11 @@ SHARED = {
         classes=lambda: nn.Embedding(ROWS, WIDTH),
         ids=torch.arange(ROWS),
     ),
-    "weights made by a net": of(
-        lambda m, x: torch.einsum("bi,oi->bo", x, m.net(m.codes)).tanh(), net=small(4, 12), codes=(ROWS, 4)
-    ),
-    "latents ask the words": text(
-        lambda m, x: x + attend(x, (lat := attend(m.latents, x, x)), lat), latents=(4, WIDTH)
-    ),
     "graph with learnt edges": of(
         lambda m, x: m.head((m.edges.softmax(-1) @ m.first(x)).tanh().mean(1)),
         ROWS,
         12,
         edges=(ROWS, ROWS),
-        first=linear(12, WIDTH),
-        head=head(),
-    ),
-    "graph with fixed edges, scaled": of(
-        lambda m, x: m.head(((m.t * m.edges) @ m.first(x)).tanh().mean(1)),
-        ROWS,
-        12,
-        t=(),
-        edges=table(ROWS, ROWS),
         first=linear(12, WIDTH),
         head=head(),
     ),
@@ -243,11 +167,6 @@ SHARED = {
         6,
         at=(1, 3, 4, 4),
         head=head(108),
-    ),
-    "mixture of scaled tables": of(
-        lambda m, x: (x @ torch.einsum("k,koi->oi", m.mix.softmax(0), m.tables).T).tanh(),
-        mix=(3,),
-        tables=table(3, ROWS, 12),
     ),
     "Kronecker weights": of(lambda m, x: (x @ torch.kron(m.a, m.b).T).tanh(), a=(5, 3), b=(4, 4)),
     "low rank, normalised": of(
@@ -266,40 +185,19 @@ DTYPES = {
         second=linear(8, 8, dtype=C),
         head=head(8),
     ),
-    "complex convolution": of(
-        lambda m, x: m.head(m.first(torch.complex(x, x.flip(-1))).abs().mean(-1)),
-        3,
-        9,
-        first=lambda: nn.Conv1d(3, 8, 3, dtype=C),
-        head=head(8),
-    ),
     "complex bare weight": of(
         lambda m, x: m.head(torch.view_as_real(torch.complex(x[:, :6], x[:, 6:]) @ m.w).flatten(1).tanh()),
         w=[(6, 8), C],
         head=head(16),
     ),
-    "learnt phases": of(
-        lambda m, x: m.head((torch.fft.fft(x) * torch.exp(1j * m.phase)).abs()), phase=(12,), head=head(12)
-    ),
     "filter in the Fourier domain": text(
         lambda m, x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * m.w, dim=1), w=[(11, WIDTH), C]
     ),
     "long convolution": text(lambda m, x: long_convolution(x, m.kernel).tanh(), kernel=(LENGTH, WIDTH)),
-    "diagonal state space": text(
-        lambda m, x: long_convolution(x, state_kernel(m)).tanh(), decay=(WIDTH, 4), turn=(WIDTH, 4), out=[(WIDTH, 4), C]
-    ),
     "double precision": of(
         lambda m, x: m.head(m.first(x.double()).tanh()),
         first=linear(12, WIDTH, dtype=torch.float64),
         head=linear(WIDTH, CLASSES, dtype=torch.float64),
-    ),
-    "double precision in the middle": of(
-        lambda m, x: m.head(m.first(x).double().tanh()).float(),
-        first=linear(12, WIDTH),
-        head=linear(WIDTH, CLASSES, dtype=torch.float64),
-    ),
-    "complex, double precision": of(
-        lambda m, x: (torch.complex(x, -x).to(torch.cdouble) @ m.w).abs(), w=[(12, 5), torch.cdouble]
     ),
     "channels last": Entry(
         build=lambda: nn.Sequential(
@@ -310,7 +208,20 @@ DTYPES = {
     ),
 }
 
+USED_AGAIN = {
+    "one block six times": text(lambda m, x: euler(lambda h: m.block(h), x, 6), block=small(WIDTH, WIDTH)),
+    "two views behind one another": of(views, body=small(12, WIDTH), head=head()),
+    "positions before examples inside": of(fold, 6, 12, first=linear(12, WIDTH), head=head()),
+    "cells with a learnt start": of(cells, 6, 12, start=(WIDTH,), cell=lambda: nn.GRUCell(12, WIDTH), head=head()),
+    "orthogonal weights": Entry(
+        build=lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(12, 12)), nn.Tanh(), nn.Linear(12, CLASSES)),
+        batch=features(12),
+        loss=classify,
+    ),
+}
+
 FORMULAS = {
     **SHARED,
+    **USED_AGAIN,
     **{name: replace(entry, skips=("trainer", "autocast", "bfloat16")) for name, entry in DTYPES.items()},
 }

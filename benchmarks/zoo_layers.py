@@ -166,14 +166,6 @@ def over_words(formula: Callable[[Any, Tensor], Tensor], layer: Callable[[], nn.
     return made(formula, words=embedding, layer=layer, head=linear(WIDTH, WORDS))
 
 
-def sequence(dropout: float) -> Callable[[], nn.Module]:
-    return over_words(seq2seq, lambda: nn.Transformer(WIDTH, 2, 1, 1, 2 * WIDTH, dropout, batch_first=True))
-
-
-def attending(dropout: float) -> Callable[[], nn.Module]:
-    return over_words(attention, lambda: nn.MultiheadAttention(WIDTH, 2, dropout, batch_first=True))
-
-
 def encoder(dropout: float) -> Callable[[], nn.Module]:
     return over_words(
         lambda m, x: m.head(m.layer(m.words(x))),
@@ -211,16 +203,12 @@ LAYERS = {
     "ResNet, BatchNorm": Entry(build=lambda: ResNet(nn.BatchNorm2d), **IMAGES),
     "ResNet, BatchNorm in eval": Entry(build=lambda: ResNet(nn.BatchNorm2d, frozen=True), **IMAGES),
     "ResNet, InstanceNorm": Entry(build=lambda: ResNet(lambda c: nn.InstanceNorm2d(c, affine=True)), **IMAGES),
-    "1-d convolution": Entry(build=pooled(lambda: nn.Conv1d(3, 8, 3), 8), batch=features(3, 9), loss=classify),
-    "3-d convolution": Entry(build=pooled(lambda: nn.Conv3d(3, 8, 2), 8), batch=features(3, 4, 4, 4), loss=classify),
     "transposed convolution": Entry(build=pooled(lambda: nn.ConvTranspose2d(3, 8, 3), 8), **IMAGES),
     "EmbeddingBag": Entry(
         build=lambda: nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH), nn.Linear(WIDTH, CLASSES)),
         batch=lambda n, g: {"x": words()(n, g)["x"], "y": words(1, CLASSES)(n, g)["x"][:, 0]},
         loss=classify,
     ),
-    "bilinear": Entry(build=made(lambda m, x: m.pair(x, x.tanh()), pair=lambda: nn.Bilinear(12, 12, CLASSES)), **PLAIN),
-    "PReLU": Entry(build=lambda: nn.Sequential(nn.Linear(12, 16), nn.PReLU(16), nn.Linear(16, CLASSES)), **PLAIN),
     "LSTM": Entry(build=lambda: Recurrent(nn.LSTM), **LANGUAGE),
     "LSTM, 2 layers, both directions": Entry(
         build=lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), **LANGUAGE
@@ -228,14 +216,19 @@ LAYERS = {
     "LSTM, 2 layers with dropout": Entry(
         build=lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.3), **LANGUAGE, **RANDOM
     ),
-    "GRU": Entry(build=lambda: Recurrent(nn.GRU), **LANGUAGE),
     "GRU, time first inside": Entry(build=lambda: Recurrent(nn.GRU, time_first=True), **LANGUAGE),
-    "MultiheadAttention": Entry(build=attending(0.0), **LANGUAGE),
-    "MultiheadAttention with dropout": Entry(build=attending(0.3), **LANGUAGE, **RANDOM),
+    "MultiheadAttention with dropout": Entry(
+        build=over_words(attention, lambda: nn.MultiheadAttention(WIDTH, 2, 0.3, batch_first=True)),
+        **LANGUAGE,
+        **RANDOM,
+    ),
     "TransformerEncoderLayer": Entry(build=encoder(0.0), **LANGUAGE, blocks=("layer",)),
     "TransformerEncoderLayer with dropout": Entry(build=encoder(0.3), **LANGUAGE, **RANDOM, blocks=("layer",)),
-    "nn.Transformer": Entry(build=sequence(0.0), **LANGUAGE),
-    "nn.Transformer with dropout": Entry(build=sequence(0.3), **LANGUAGE, **RANDOM),
+    "nn.Transformer with dropout": Entry(
+        build=over_words(seq2seq, lambda: nn.Transformer(WIDTH, 2, 1, 1, 2 * WIDTH, 0.3, batch_first=True)),
+        **LANGUAGE,
+        **RANDOM,
+    ),
     "nanoGPT": Entry(build=lambda: NanoGPT(TOKENS), **LANGUAGE, **NANO),
     "nanoGPT with dropout": Entry(build=lambda: NanoGPT(TOKENS, dropout=0.3), **LANGUAGE, **RANDOM, **NANO),
     "nanoGPT, twice as many words as examples": Entry(

@@ -15,8 +15,9 @@ from matplotlib.ticker import NullFormatter
 
 from analysis.present import style
 from benchmarks.calibration.cases import CASES
-from benchmarks.calibration.summary import BIAS, COVERAGE, estimands, holds, points, silent
+from benchmarks.calibration.summary import BIAS, COVERAGE, estimands, points, silent
 from benchmarks.calibration.truth import QUANTITIES, Truth
+from benchmarks.telling import head, holds, line
 
 NAMES = {"critical": "B_crit", "min_steps": "S_min", "min_examples": "E_min"}
 PREDICTORS = {"l2": "B_simple", "hessian": "B_noise", "preconditioned": "B_pre", "l1": "B_l1"}
@@ -120,8 +121,7 @@ def fill(page: str, parts: dict[str, str]) -> str:
 
 def _table(*headings: str) -> Any:
     def rows(cells: Sequence[Sequence[str]]) -> str:
-        head, *lines = (f"| {' | '.join(line)} |\n" for line in (headings, *cells))
-        return "".join([head, f"|{'---|' * len(headings)}\n", *lines]) if cells else "not run\n"
+        return "\n".join([head(headings), *map(line, cells), ""]) if cells else "not run\n"
 
     return rows
 

@@ -10,17 +10,12 @@ from scipy.stats import binomtest
 
 from benchmarks.calibration.cases import SEEDS
 from benchmarks.calibration.truth import QUANTITIES, Truth
+from benchmarks.telling import holds
 
 BIAS, COVERAGE = 0.05, (0.92, 0.98)
 """What calibration means: the bias of the critical batch size below, coverage between."""
 
 Record = Mapping[str, Any]
-
-
-def holds(interval: Sequence[float | None], truth: float) -> bool:
-    """Whether an interval, its open ends 0 and infinity, holds the truth."""
-    low, high = interval
-    return (low is None or low <= truth) and (high is None or truth <= high)
 
 
 def against(records: Sequence[Record], quantity: str, truth: float) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from benchmarks.calibration.gradients import Setting, Watched, at_checkpoints, m
 from benchmarks.calibration.page import fill
 from benchmarks.calibration.replicates import record, replicate, seeds_of, shared_workload, sweeps_of, train
 from benchmarks.calibration.simulated import crossing, simulated, steps_of
-from benchmarks.calibration.summary import against, holds, points, silent
+from benchmarks.calibration.summary import against, points, silent
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
+from benchmarks.telling import holds
 from cbs.compute import seeding
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus

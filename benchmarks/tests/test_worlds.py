@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.worlds import CRITICAL, WORLDS, holds, logs, measure, shared, tables
+from benchmarks.telling import holds
+from benchmarks.worlds import CRITICAL, WORLDS, logs, measure, shared, tables
 
 
 @pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.common])
