@@ -136,7 +136,7 @@ def judge(
     findings = [*_findings(points, doubts, seeded), *_doubtful(doubts)]
     missed = [point for point in points if not (point.reached or point.bounded)]
     if missed:
-        easier = f"; {easier} was reached at every batch size" if easier else ""
+        easier = f", where {easier} was" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
         findings.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
     # verdicts are listed from the most serious to the least
@@ -159,9 +159,9 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
         return
     if len(reached) == 1:
         known = "the steps to the target are known" if bounded else "the target was reached"
-        yield Verdict.TOO_FEW_BATCH_SIZES, f"{known} at 1 batch size; 3 or more are needed"
+        yield Verdict.TOO_FEW_BATCH_SIZES, f"{known} at 1 batch size of the 3 or more that are needed: add some"
     if len(reached) == 2 and not bounded:
-        yield Verdict.TOO_FEW_BATCH_SIZES, "2 batch sizes do not show how a curve bends; add a third"
+        yield Verdict.TOO_FEW_BATCH_SIZES, "2 batch sizes do not show how a curve bends: add a third"
     sides = (
         (Verdict.BELOW, reached[0], "below", "smallest", "smaller"),
         (Verdict.ABOVE, reached[-1], "above", "largest", "larger"),
@@ -173,10 +173,14 @@ def _findings(points: Sequence[Point], doubts: Doubts, seeded: bool) -> Iterator
         ran = bounded and bounded[0 if side == "below" else -1].batch_size
         farther = ran and (ran < end.batch_size if side == "below" else ran > end.batch_size)
         if len(reached) >= 2 and open_end and not farther:
+            tried = [point for point in points if not (point.reached or point.bounded)]
+            missed = [each.batch_size for each in tried if (each.batch_size < end.batch_size) == (side == "below")]
+            where = ", ".join(map(str, missed))
+            what = f"let {where} get there, by more steps or an easier target" if missed else f"add {wanted} ones"
             yield (
                 verdict,
                 f"steps x examples may be least {side} batch size {end.batch_size}, the {words} that reached the "
-                f"target: add {wanted} ones",
+                f"target: {what}",
             )
     coarse = [point for point in reached if point.resolution > COARSE]
     if coarse:
@@ -261,7 +265,7 @@ def _too_steep(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
                 Verdict.OFF_THE_CURVE,
                 f"the steps fall by a factor {math.exp(fall):.3g} from batch size {small.batch_size} to "
                 f"{large.batch_size}, more than perfect scaling: the learning rate at {small.batch_size} "
-                f"({small.best_lr:g}) looks too low; try {math.sqrt(small.best_lr * large.best_lr):.3g} there",
+                f"({small.best_lr:g}) looks too low: try {math.sqrt(small.best_lr * large.best_lr):.3g} there",
             )
 
 
@@ -274,21 +278,21 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         kind, below, above, _ = doubts.sudden
         middle = round(math.sqrt(below * above))
         text = (
-            f"a kink near batch size {middle}: the steps change their course at once, and B_crit may lie there; more "
-            "batch sizes beside it would show it"
+            f"the steps change their course at once between batch sizes {below:g} and {above:g}, and B_crit may lie at "
+            "that kink: add batch sizes between them"
             if kind == "kink"
             else f"the steps jump between batch sizes {below:g} and {above:g}: did these runs train alike? Batch size "
             f"{middle} would show it"
         )
         yield Verdict.OFF_THE_CURVE, text
     if doubts.far_seeds:
-        named = "; ".join(
+        named = ", ".join(
             f"seed {seed} at batch size {size} took {factor:.2g} times the steps of the other seeds"
             for size, seed, factor in doubts.far_seeds
         )
         yield (
             Verdict.FAR_SEED,
-            f"{named}: look at the run; every second draw leaves it out, so the interval allows both",
+            f"{named}: look at the run (every second draw leaves it out, so the interval allows both)",
         )
     if doubts.moved_by_prior > max(MOVES * doubts.width, NOTABLE):
         yield (
@@ -299,13 +303,13 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
     if doubts.extrapolated:
         yield (
             Verdict.EXTRAPOLATED,
-            f"{doubts.extrapolated} depends on steps that no batch size measured; least_product does not",
+            f"{doubts.extrapolated} depends on steps that no batch size measured: take least_product, which does not",
         )
     if WIDE <= math.exp(min(doubts.width, 700.0)) < math.inf and math.isfinite(doubts.width):
         ratio = math.exp(doubts.width)
         yield (
             Verdict.TOO_WIDE,
-            f"the interval of the critical batch size spans a factor of {ratio:.2g}; four times as many seeds make "
+            f"the interval of the critical batch size spans a factor of {ratio:.2g}: four times as many seeds make "
             f"that about {math.sqrt(ratio):.2g}, and more batch sizes on both sides of it also help",
         )
 

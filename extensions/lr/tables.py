@@ -53,7 +53,9 @@ def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
 
 def next_command(folder: str, learning_rates: LearningRates) -> str:
     """Return the command for what comes next: the batch sizes where learning rates were ranked by final losses, step
-    times where trials are trained here, else a choice by a table."""
+    times where trials are trained here, else a choice by a table; where no learning rate is best, what is missing."""
+    if not any(entry.law.optima for entry in learning_rates.entries):
+        return f"cbs analyze {folder}"
     if not any(entry.protocols for entry in learning_rates.entries):
         return f"cbs budget {folder}"
     trained = not any("imported" in entry.answer.group.manifest for entry in learning_rates.entries)

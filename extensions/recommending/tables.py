@@ -50,13 +50,15 @@ def best(everything: Table, recommendation: Recommendation, title: str) -> Table
     doubted = [answer for answer in recommendation.answers if answer.group.optimizer in chosen or not rows]
     lines = [f"B_crit: {line[0].lower()}{line[1:]}" if line.startswith("Ok") else f"B_crit: {line}"
              for line in judged(doubted, each=True)]  # fmt: skip
+    if not rows:
+        lines.insert(0, "no batch size can be recommended")
+    if any(row[1].remarks for row in rows):
+        lines.append("*: a better one may lie beyond what was measured, see --wide")
     if rows and any(answer.verdict is not Verdict.OK for answer in doubted):
         words = (
             "within 5 %: read off the curve, without its uncertainty; --wide has the interval of the best batch size"
         )
         lines.append(words)
-    if any(row[1].remarks for row in rows):
-        lines.append("*: a better one may lie beyond what was measured, see --wide")
     for advice in recommendation.advice:
         twice = advice.doubling_devices
         if twice is not None and any(row[1].objective == "time" and row[1] is advice.plans["time"] for row in rows):

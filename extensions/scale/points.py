@@ -121,7 +121,7 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     lines = []
     for reason in dict.fromkeys(why for _, why in whys if why):
         named = (_named(answer, several) for answer, why in whys if why == reason)
-        lines.append(f"left out, as {reason}: {'; '.join(named)}")
+        lines.append(f"left out {'; '.join(named)}: {reason}")
     for verdict in (each for each in Verdict if each is not Verdict.OK):
         doubted = sum(answer.verdict is verdict for answer in kept)
         lines += [f"{verdict}: {doubted} of {len(kept)} points, see points.csv"] if doubted else []

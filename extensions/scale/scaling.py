@@ -81,7 +81,8 @@ def scale(
     measured, left_out = points_of(answers_of_all, data_at_batch)
     unknown = [answer for answer in answers_of_all if why_left_out(answer)]
     if not measured:
-        raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
+        reasons = "; ".join(line.removeprefix("left out ") for line in left_out[:3])
+        raise ResultsError(f"no critical batch size with a closed interval: {reasons}; see cbs analyze")
     notes = [
         *results.notes,
         *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(answers_of_all) else []),

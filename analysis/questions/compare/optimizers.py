@@ -115,7 +115,7 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     if not others:
         notes.append(f"{chosen.group.optimizer} is the only optimizer: there is none to compare it with")
     notes += [
-        f"{ratio.optimizer}: no batch size that both it and {ratio.reference} reached the target at"
+        f"{ratio.optimizer}: it and {ratio.reference} reached the target at no common batch size"
         for ratio in ratios
         if not ratio.at
     ]

@@ -89,8 +89,10 @@ class Claim:
 
     @classmethod
     def of(cls, files: Iterable[Path], what: str, certainty: int = LAYOUT) -> Claim | None:
-        """Return a claim on these files; ``None`` if there are none."""
+        """Return a claim on these files, which ``what`` names in the plural; ``None`` if there are none."""
         names = frozenset(files)
+        if len(names) == 1:
+            what = re.sub(r"\b(file|table)s\b", r"\1", what, count=1)
         return cls(why=f"{len(names)} {what}", files=names, certainty=certainty) if names else None
 
 

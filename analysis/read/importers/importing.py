@@ -225,7 +225,8 @@ def _check_distinct(
             raise DataError(
                 f"{name} has the optimizer ({of.optimizer.name}), learning rate ({of.lr:g}), batch size "
                 f"({of.batch_size}) and seed ({of.seed}) of {before}; give each its seed, or an optimizer name that "
-                "distinguishes them, or leave one out, or join them if one continues the other"
+                "distinguishes them, import runs of other budgets into a folder of their own, or leave one out, or "
+                "join them if one continues the other"
             )
 
 

@@ -57,6 +57,12 @@ def test_a_table_without_rows_is_no_gap(found: LearningRates) -> None:
     assert "by the way the learning rate is chosen" in text
 
 
+def test_without_any_best_learning_rate_the_next_command_says_what_is_missing(found: LearningRates) -> None:
+    assert present.presentation(found).then[0].startswith("cbs throughput ")
+    none = tuple(dataclasses.replace(entry, law=dataclasses.replace(entry.law, optima=())) for entry in found.entries)
+    assert present.presentation(dataclasses.replace(found, entries=none)).then[0].startswith("cbs analyze ")
+
+
 def test_everything_asked_is_printed(found: LearningRates) -> None:
     console = Console(file=io.StringIO(), width=160)
     present.show(found, console, wide=True)

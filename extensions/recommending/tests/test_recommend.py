@@ -142,6 +142,13 @@ def test_a_plan_is_next_only_where_there_are_critical_batch_sizes_to_plan_by(two
         assert table.lines[0].startswith("B_crit: ")
 
 
+def test_where_nothing_can_be_recommended_the_screen_says_so_first(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.04)}, batch_sizes=(16,), seeds=2)
+    table = presentation(recommend(tmp_path, ASSUMED, Wish(devices=1), FAST)).shown[0]
+    assert not isinstance(table, str)
+    assert table.lines[0] == "no batch size can be recommended"
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_range_within_5_percent_says_that_it_is_read_off_the_curve(seeds: int, tmp_path: Path) -> None:
     truth = {"adamw": Truth(noise=0.02)}
@@ -149,6 +156,8 @@ def test_the_range_within_5_percent_says_that_it_is_read_off_the_curve(seeds: in
     table = presentation(recommend(tmp_path, ASSUMED, Wish(devices=1), FAST)).shown[0]
     assert not isinstance(table, str)
     assert any("read off the curve" in line for line in table.lines) is (seeds == 1), table.lines
+    # a screen leaves out the last lines, and the mark in the table needs its meaning
+    assert table.lines[1].startswith("*: a better one may lie beyond")
 
 
 def test_what_may_be_quoted_has_its_numbers_as_no_column_shows_them(tmp_path: Path) -> None:

@@ -306,8 +306,12 @@ def test_a_sweep_given_twice_is_refused(three: Path, tmp_path: Path) -> None:
 def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path) -> None:
     sweep(tmp_path / "short", 32, parameters=60_000, batch_sizes=(4, 16))
     found = scale([three, tmp_path / "short"], QUICK, against=["parameters"])
-    (note,) = (note for note in found.notes if note.startswith("left out, as there is no critical batch size (too few"))
-    assert note.endswith("short, synthetic, adamw at 2.4")
+    (note,) = (note for note in found.notes if note.startswith("left out short, synthetic, adamw at 2.4: "))
+    assert note.endswith(": there is no critical batch size (too few batch sizes)")
+    with pytest.raises(
+        ResultsError, match=r"closed interval: short at 2.4: there is no .*\(too few batch sizes\); see cbs"
+    ):
+        scale([tmp_path / "short"], QUICK)
     assert found.then == (f"cbs analyze {tmp_path / 'short'} --target 2.4",)
     assert all(point.sweep != "short" for point in found.points)
 

@@ -47,10 +47,12 @@ def test_a_target_that_nothing_reached_has_the_advice_of_the_reading() -> None:
     assert verdict(missed) == (Verdict.NOT_REACHED, "not reached at all")
     found, advice = verdict([*POINTS[:3], missed[3]])
     assert found is Verdict.OK
-    assert advice == "not reached at batch size 256 (PRUNED); loss 3 was reached at every batch size"
+    assert advice == "not reached at batch size 256 (PRUNED), where loss 3 was"
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 batch size; 3 or more"), (2, "add a third"), (3, "")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 batch size of the 3 or more that are needed: add"), (2, "add a third"), (3, "")]
+)
 def test_too_few_batch_sizes(count: int, words: str) -> None:
     found, advice = verdict(POINTS[:count], beyond=(False, False))
     assert found is (Verdict.TOO_FEW_BATCH_SIZES if count < 3 else Verdict.OK)
@@ -79,7 +81,11 @@ def test_a_least_product_that_may_lie_beyond(beyond: tuple[bool, bool], expected
     assert verdict(beyond=(True, True))[0] is Verdict.BELOW
     # the largest one does not count if nobody got to the target there
     missed = dataclasses.replace(POINTS[3], steps_to_target=None, status="PRUNED")
-    assert "batch size 64" in verdict([*POINTS[:3], missed], beyond=(False, True))[1]
+    advice = verdict([*POINTS[:3], missed], beyond=(False, True))[1]
+    assert "above batch size 64, the largest that reached the target: let 256 get there, by more steps" in advice
+    advice = verdict([dataclasses.replace(missed, batch_size=1), *POINTS], beyond=(True, True))[1]
+    assert "below batch size 4, the smallest that reached the target: let 1 get there" in advice
+    assert "above batch size 256, the largest that reached the target: add larger ones" in advice
 
 
 def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
@@ -151,7 +157,7 @@ def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[fl
 @pytest.mark.parametrize(
     ("steps", "rates", "words"),
     [
-        (((800.0, 900.0), (100.0, 110.0)), (1e-3, 8e-3), "learning rate at 4 (0.001) looks too low; try 0.00283 there"),
+        (((800.0, 900.0), (100.0, 110.0)), (1e-3, 8e-3), "learning rate at 4 (0.001) looks too low: try 0.00283 there"),
         (((436.0, 446.0), (100.0, 104.0)), (1e-3, 8e-3), "learning rate at 4 (0.001) looks too low"),
         (((800.0, 900.0), (100.0, 110.0)), (1e-3, 4e-3), ""),  # such curves exist, where the rate rises as usual
         (((400.0, 420.0), (100.0, 110.0)), (1e-3, 8e-3), ""),
@@ -184,8 +190,8 @@ def test_one_far_seed_of_three_does_not_make_steps_grow() -> None:
         (JUMP, "the steps jump between batch sizes 16 and 64: did these runs train alike? Batch size 32 would show it"),
         (
             KINK,
-            "a kink near batch size 16: the steps change their course at once, and B_crit may lie there; "
-            "more batch sizes beside it would show it",
+            "the steps change their course at once between batch sizes 4 and 64, and B_crit may lie at that kink: add "
+            "batch sizes between them",
         ),
     ],
 )
@@ -219,7 +225,7 @@ def test_seeds_that_did_not_get_there_are_a_remark() -> None:
 def test_an_interval_over_a_decade_is_too_wide(factor: float, expected: Verdict) -> None:
     found, advice = verdict(width=math.log(factor * WIDE))
     assert found is expected
-    assert ("spans a factor of 10; four times as many seeds make that about 3.2" in advice) == (factor > 1)
+    assert ("spans a factor of 10: four times as many seeds make that about 3.2" in advice) == (factor > 1)
 
 
 EVERYTHING = {
@@ -263,6 +269,15 @@ def test_every_sentence_is_whole() -> None:
         for sentence in advice.split("; "):
             assert sentence == sentence.strip()
             assert re.fullmatch(r"\S.*[\w)?]", sentence)
+
+
+def test_screens_which_show_what_stands_before_a_semicolon_say_all_of_a_finding() -> None:
+    missed = dataclasses.replace(POINTS[3], steps_to_target=None, status="PRUNED")
+    two_far = [FarSeed(64, 2, 2.0), FarSeed(16, 1, 3.0)]
+    alone = [verdict(points) for points in (POINTS[:1], POINTS[:2], [*POINTS[:3], missed])]
+    alone += [verdict(sudden=KINK), verdict(sudden=JUMP), verdict(far_seeds=two_far), verdict(beyond=(True, False))]
+    alone += [verdict(width=math.log(20)), verdict(extrapolated="pareto")]
+    assert all(advice and "; " not in advice for _, advice in alone)
 
 
 def test_gravest() -> None:

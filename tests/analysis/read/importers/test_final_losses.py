@@ -34,10 +34,19 @@ def table(path: Path, *, length: str = "tokens", header: str = "batch_size,lr,{l
     return path
 
 
+def test_budgets_need_an_import_each(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", length="examples")
+    longer = path.read_text().replace(",8192,", ",16384,").split("\n", 1)[1]
+    path.write_text(f"{path.read_text()}\n{longer}")
+    with pytest.raises(DataError, match=r"seed .0. of run t.csv, line 2; .*runs of other budgets into a folder of"):
+        import_runs([path], tmp_path / "out", Settings(**ASKED))
+
+
 @pytest.mark.parametrize("length", ["tokens", "examples", "step"])
 def test_a_row_is_a_run(length: str, tmp_path: Path) -> None:
     report = import_runs([table(tmp_path / "t.csv", length=length)], tmp_path / "out", Settings(**ASKED))
     assert report.format == "final_losses"
+    assert "1 table with batch_size, lr" in report.detected[0]
     results = list(Store(tmp_path / "out").results())
     assert len(results) == 60
     assert {result.final_examples for result in results} == {8192}
