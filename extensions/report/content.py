@@ -7,7 +7,6 @@ import inspect
 import json
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -77,19 +76,15 @@ def verdict_first(table: Table) -> Table:
 
 
 def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
-    """Return every evaluated definition: name with options, a plain sentence, what exactly is computed, and its
-    source."""
-    entries = []
-    for name, entry in answers[0].definitions.items():
-        kind = DEFINITIONS[name]
-        sentence, exactly = (
-            unmarked((inspect.getdoc(of) or "").partition("\n\n")[0]) for of in (sys.modules[kind.__module__], kind)
-        )
-        source = ", ".join(f"arXiv:{number}" for number in cited(name))
-        entries.append(
-            {"called": in_words(name, entry.options), "sentence": sentence, "exactly": exactly, "source": source}
-        )
-    return entries
+    """Return every evaluated definition: name with options, what is computed, and its source."""
+    return [
+        {
+            "called": in_words(name, entry.options),
+            "sentence": unmarked((inspect.getdoc(DEFINITIONS[name]) or "").partition("\n\n")[0]),
+            "source": ", ".join(f"arXiv:{number}" for number in cited(name)),
+        }
+        for name, entry in answers[0].definitions.items()
+    ]
 
 
 def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import functools
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +57,12 @@ def bibtex(keys: list[str]) -> str:
 
 
 def cited(name: str) -> list[str]:
-    """Return the arXiv numbers that the file of a definition cites, each once."""
-    return list(dict.fromkeys(ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")))
+    """Return the arXiv numbers that a definition cites, each once."""
+    return list(dict.fromkeys(ARXIV.findall(inspect.getdoc(DEFINITIONS[name]) or "")))
 
 
 def of_definition(name: str) -> list[str]:
-    """Return the keys of the sources that the file of a definition cites by arXiv number."""
+    """Return the keys of the sources that a definition cites by arXiv number."""
     numbers = cited(name)
     return [key for key, entry in entries().items() if (found := _EPRINT.search(entry)) and found[1] in numbers]
 

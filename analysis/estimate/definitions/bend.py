@@ -28,6 +28,8 @@ class PerfectScalingEnd(Definition):
     Depends on: the target; the smallest measured batch size, whose noise moves the whole line; the measured batch
     sizes; and ``tolerance``. No fit.
 
+    Source: arXiv:1811.03600, which gives no number for the tolerance.
+
     Attributes:
         tolerance: relative excess of the steps that still counts as on the line.
     """
@@ -64,6 +66,8 @@ class Saturation(Definition):
 
     Depends on: the target; the largest measured batch size, because a hyperbola never stops falling; and ``tolerance``.
     No fit.
+
+    Source: arXiv:1811.03600, which gives no number for the tolerance.
 
     Attributes:
         tolerance: relative excess over the fewest steps that still counts as saturated.

@@ -28,6 +28,8 @@ class Sfo(Definition):
 
     Depends on: the target and which batch sizes were measured; no fit. The examples differ little where scaling is
     nearly perfect, so noise decides between neighbours.
+
+    Source: arXiv:2507.01598.
     """
 
     on_grid = True
@@ -54,6 +56,8 @@ class TokenOptimal(Definition):
     Depends on: the target and which batch sizes were measured; no fit. With ``tolerance`` 0 only exact ties count, so
     on measured steps it equals ``sfo``, and a change of 1 % in one mean may move it by several grid points. A tolerance
     above the noise of the steps makes it more stable, but is part of the answer.
+
+    Source: arXiv:2505.02222, equation 6.
 
     Attributes:
         tolerance: relative excess over the fewest examples that still counts as the fewest.

@@ -31,6 +31,8 @@ class LeastProduct(Definition):
 
     Depends on: the target; the measured batch sizes around it. It is no extrapolation.
 
+    Source: on the hyperbola it is the critical batch size of arXiv:1812.06162, equation 2.12.
+
     Attributes:
         exchange: how many percent more examples one percent fewer steps may cost: the product is then
             :math:`E S^r`. Time is dearer than data above 1.

@@ -31,6 +31,8 @@ class Overhead(Definition):
     Depends on: the target; the fitted curve, or the hyperbola if there is no reference; ``overhead``, a free choice;
     and ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.
 
+    Source: arXiv:2410.21676, definition 1.
+
     Attributes:
         overhead: fraction of extra steps; 0.2 is 20 %.
         reference_batch: batch size in examples from which linear scaling starts; ``None`` for B -> 0.

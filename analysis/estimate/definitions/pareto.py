@@ -29,6 +29,8 @@ class Pareto(Definition):
     """Batch size at which a run takes twice the fewest steps, in examples.
 
     Depends on: the target and the fitted law, whose fewest steps no sweep sees: for comparison with papers.
+
+    Source: arXiv:1812.06162, equation 2.12.
     """
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
@@ -49,12 +51,15 @@ _TARGETS = 2
 @DEFINITIONS.register("kaplan")
 @dataclass(frozen=True, kw_only=True)
 class Kaplan(Definition):
-    """Value of the law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over targets.
+    """Batch size by a power law of B_crit in the loss at the target, in examples, fitted to several targets: least
+    squares of ``ln B_crit`` on ``ln L``.
 
     A target is used if it is above 0 and was reached at three or more batch sizes. NaN with fewer than two targets.
 
     Depends on: which targets were analysed; the fitted curve at each. The loss is used as it is: the irreducible part
     is not subtracted, so ``alpha`` holds for this range of losses and this unit.
+
+    Source: arXiv:2001.08361, equation 1.4.
     """
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
