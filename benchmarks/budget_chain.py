@@ -2,7 +2,7 @@
 
 Plain gradient descent on the noisy quadratic, whose expected loss after so many examples is known in closed form
 (:mod:`benchmarks.budget_truth`). Every sweep has seeds of its own, searches its learning rates, trains, is stored and
-read again. ``python -m benchmarks.budget_chain --output FILE`` prints the table of docs/budget.md; the file has one
+read again. ``python -m benchmarks.budget_chain --output FILE`` prints what docs/evidence.md has of it; the file has one
 line of JSON for every sweep, and the same command goes on where an earlier one stopped.
 """
 
@@ -77,8 +77,7 @@ def trained(index: int, folder: Path) -> None:
     assert isinstance(workload, NoisyQuadraticWorkload)
     store.prepare()
     store.write_manifest(merged_manifest(store, sweep, "python -m benchmarks.budget_chain"))
-    (part,) = sweep.parts
-    train(part, store, SharedStream(workload))
+    train(sweep, store, SharedStream(workload))
 
 
 def judged(folder: Path, index: int) -> dict[str, Any]:
