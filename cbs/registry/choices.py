@@ -5,11 +5,13 @@ The text is ``muon`` or ``muon(nesterov=false, betas=[0.9, 0.95])``: :func:`pars
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from cbs.errors import ConfigError
 
@@ -223,3 +225,43 @@ def _outside_quotes(text: str, whole: str) -> Iterator[tuple[int, str]]:
         if quoted is None:
             raise ConfigError(f"{whole!r}: a quote is not closed")
         place = quoted.end()
+
+
+T = TypeVar("T")
+
+
+def spread(
+    kind: type, name: str, *, without: Sequence[str] = (), **defaults: Any
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorate an entry that takes options it shares with others as one object: they become options of its own, in the
+    place of that argument.
+
+    Args:
+        kind: dataclass of the object.
+        name: name of the argument.
+        without: fields that are not options of this entry.
+        defaults: default values of fields that differ from those of the class.
+
+    Example:
+        >>> @spread(Choice, "choice", without=("options",))
+        ... def shown(*, choice, twice=False):
+        ...     return str(choice) * (1 + twice)
+        >>> inspect.signature(shown), shown(name="muon", twice=True)
+        (<Signature (*, name: 'str', twice=False)>, 'muonmuon')
+    """
+    shared = {each.name: each for each in inspect.signature(kind).parameters.values() if each.name not in without}
+    options = [each.replace(default=defaults.get(option, each.default)) for option, each in shared.items()]
+
+    def decorate(entry: Callable[..., T]) -> Callable[..., T]:
+        own = inspect.signature(entry)
+
+        @functools.wraps(entry)
+        def call(*args: Any, **given: Any) -> T:
+            about = defaults | {option: given.pop(option) for option in shared if option in given}
+            return entry(*args, **given, **{name: kind(**about)})
+
+        parameters = [part for each in own.parameters.values() for part in (options if each.name == name else [each])]
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call
+
+    return decorate

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import UnknownNameError
+from cbs.registry.choices import spread
 from cbs.registry.values import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
@@ -18,7 +18,7 @@ from cbs.workloads.base import FixedSet, PredictiveWorkload, cross_entropy_sampl
 from cbs.workloads.text_parts import Corpus
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
-from cbs.workloads.text_parts.options import find_corpus, llama_shape, mup_base, resized, size_named
+from cbs.workloads.text_parts.options import CorpusOptions, ShapeOptions, llama_shape, mup_base
 from cbs.workloads.text_parts.tokens import WindowStream, windows_of
 
 # Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the
@@ -32,25 +32,18 @@ INITS = ("scaled", "nanogpt")
 
 
 @WORKLOADS.register("text")
+@spread(ShapeOptions, "changes")
+@spread(CorpusOptions, "source")
 def text(
     *,
     size: str = "30k",
-    width: int | None = None,
-    layers: int | None = None,
-    heads: int | None = None,
-    context: int | None = None,
+    changes: ShapeOptions,
     kv_heads: int | None = None,
     mlp_width: int | None = None,
     init: str = "scaled",
     parametrization: str = "standard",
     base_width: int | None = None,
-    corpus: str | None = None,
-    data: str | None = None,
-    validation: str | None = None,
-    tokenizer: str | None = None,
-    text_field: str = "text",
-    dtype: str | None = None,
-    vocab_size: int | None = None,
+    source: CorpusOptions,
     validation_sequences: int = 512,
 ) -> TextWorkload:
     """A GPT or Llama that predicts the next byte or token; see :class:`TextWorkload`.
@@ -89,17 +82,14 @@ def text(
         ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
-    named = size_named("text", size, SIZES | LLAMA_SIZES)
-    numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "base_width": base_width}
-    numbers |= {"kv_heads": kv_heads, "mlp_width": mlp_width, "vocab_size": vocab_size}
+    numbers = {"base_width": base_width, "kv_heads": kv_heads, "mlp_width": mlp_width}
     all_whole("text", {**numbers, "validation_sequences": validation_sequences})
-    shape = resized("text", size, named, width=width, layers=layers, heads=heads, context=context)
+    named, shape = changes.of("text", size, SIZES | LLAMA_SIZES)
     shape = llama_shape(size, named, shape, kv_heads, mlp_width)
     if init not in INITS:
         raise UnknownNameError(f"unknown init {init!r} of workload 'text': known are {', '.join(INITS)}")
     base = mup_base(parametrization, base_width, named.head_size)
-    files: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field, "dtype": dtype}
-    found = find_corpus("text", data=data, corpus=corpus, vocab_size=vocab_size, **files)
+    found = source.find("text")
     fixed_std = init == "nanogpt"
 
     def build() -> nn.Module:

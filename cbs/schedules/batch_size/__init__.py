@@ -10,12 +10,11 @@ import inspect
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from cbs.errors import ConfigError
 from cbs.registry import ImportFallback, Registry, values
-from cbs.registry.choices import Choice
+from cbs.registry.choices import Choice, spread
 from cbs.schedules.learning_rate import Multiplier
 from cbs.trial.config import Schedule
 
@@ -285,6 +284,8 @@ class Looking:
         self, run: RunSettings, looks_at: str, decide: Callable[[int, Observed], Stage], *, from_examples: int = 0
     ) -> ClosedLoop:
         """Return the rule, which starts with the batch size of the run."""
+        cap_of(run, self.cap)
+        exponent(self.lr_exponent)
         return ClosedLoop(
             first=Stage(run.batch_size),
             looks_at=looks_at,
@@ -295,29 +296,5 @@ class Looking:
         )
 
 
-def looking(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., ClosedLoop]], Any]:
-    """Decorate a rule ``(run, *, option=..., how: Looking)``: the fields of :class:`Looking` become its options.
-
-    Args:
-        without: fields that are not options of this rule.
-        defaults: default values of fields that differ from those of the class.
-    """
-
-    def decorate(rule: Callable[..., ClosedLoop]) -> Callable[..., ClosedLoop]:
-        own = inspect.signature(rule)
-        common = {field.name: defaults.get(field.name, field.default) for field in fields(Looking)}
-        common = {name: default for name, default in common.items() if name not in without}
-
-        @functools.wraps(rule)
-        def call(run: RunSettings, **given: Any) -> ClosedLoop:
-            how = Looking(**{name: given.pop(name, default) for name, default in common.items()})
-            cap_of(run, how.cap)
-            exponent(how.lr_exponent)
-            return rule(run, **given, how=how)
-
-        kept = [parameter for name, parameter in own.parameters.items() if name != "how"]
-        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=common[name]) for name in common]
-        call.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
-        return call
-
-    return decorate
+looking = functools.partial(spread, Looking, "how")
+"""Decorates a rule ``(run, *, option=..., how: Looking)``, see :func:`cbs.registry.choices.spread`."""

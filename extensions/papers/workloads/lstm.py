@@ -2,10 +2,11 @@
 
 from torch import Tensor, nn
 
+from cbs.registry.choices import spread
 from cbs.registry.values import all_whole
 from cbs.workloads import WORKLOADS
 from cbs.workloads.text import TextWorkload
-from cbs.workloads.text_parts.options import find_corpus
+from cbs.workloads.text_parts.options import CorpusOptions
 
 
 class LSTMLanguageModel(nn.Module):
@@ -36,18 +37,13 @@ class LSTMLanguageModel(nn.Module):
 
 
 @WORKLOADS.register("lstm")
+@spread(CorpusOptions, "source")
 def lstm(
     *,
     width: int = 64,
     layers: int = 1,
     context: int = 32,
-    corpus: str | None = None,
-    data: str | None = None,
-    validation: str | None = None,
-    tokenizer: str | None = None,
-    text_field: str = "text",
-    dtype: str | None = None,
-    vocab_size: int | None = None,
+    source: CorpusOptions,
     validation_sequences: int = 512,
 ) -> TextWorkload:
     """An LSTM that predicts the next byte or token; see :class:`~cbs.workloads.text.TextWorkload`.
@@ -65,18 +61,9 @@ def lstm(
         ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
-    numbers = {"width": width, "layers": layers, "context": context, "vocab_size": vocab_size}
+    numbers = {"width": width, "layers": layers, "context": context}
     all_whole("lstm", {**numbers, "validation_sequences": validation_sequences})
-    found = find_corpus(
-        "lstm",
-        data=data,
-        corpus=corpus,
-        validation=validation,
-        tokenizer=tokenizer,
-        text_field=text_field,
-        dtype=dtype,
-        vocab_size=vocab_size,
-    )
+    found = source.find("lstm")
     return TextWorkload(
         lambda: LSTMLanguageModel(width, layers, found.vocab_size), context, found, validation_sequences
     )

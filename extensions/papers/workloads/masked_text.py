@@ -7,13 +7,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, pad, scaled_dot_product_attention
 
 from cbs.errors import ConfigError, UnknownNameError
+from cbs.registry.choices import spread
 from cbs.registry.values import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
@@ -21,7 +21,7 @@ from cbs.workloads.base import FixedSet, PredictiveWorkload, cross_entropy_sampl
 from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import EMBEDDING_STD, GPTShape
-from cbs.workloads.text_parts.options import find_corpus, resized, size_named
+from cbs.workloads.text_parts.options import CorpusOptions, ShapeOptions
 from cbs.workloads.text_parts.tokens import Windows, windows_of
 
 INITS = ("scaled", "bert")
@@ -118,23 +118,16 @@ class MaskedTextWorkload(PredictiveWorkload):
 
 
 @WORKLOADS.register("masked_text")
+@spread(ShapeOptions, "changes")
+@spread(CorpusOptions, "source")
 def masked_text(
     *,
     size: str = "30k",
-    width: int | None = None,
-    layers: int | None = None,
-    heads: int | None = None,
-    context: int | None = None,
+    changes: ShapeOptions,
     later_context: int | None = None,
     switch: int | None = None,
     init: str = "scaled",
-    corpus: str | None = None,
-    data: str | None = None,
-    validation: str | None = None,
-    tokenizer: str | None = None,
-    text_field: str = "text",
-    dtype: str | None = None,
-    vocab_size: int | None = None,
+    source: CorpusOptions,
     mask_id: int | None = None,
     validation_sequences: int = 512,
 ) -> MaskedTextWorkload:
@@ -159,20 +152,17 @@ def masked_text(
         ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
-    named = size_named("masked_text", size, BERT_SIZES)
-    numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "later_context": later_context}
-    numbers |= {"switch": switch, "vocab_size": vocab_size, "validation_sequences": validation_sequences}
+    numbers = {"later_context": later_context, "switch": switch, "validation_sequences": validation_sequences}
     all_whole("masked_text", numbers)
+    _, shape = changes.of("masked_text", size, BERT_SIZES)
     if init not in INITS:
         raise UnknownNameError(f"unknown init {init!r} of workload 'masked_text': known are {', '.join(INITS)}")
     if (later_context is None) != (switch is None):
         raise ConfigError("options later_context and switch of workload 'masked_text' belong together; give both")
-    shape = resized("masked_text", size, named, width=width, layers=layers, heads=heads, context=context)
     contexts = (shape.context,) if later_context is None else (shape.context, later_context)
     if len(set(contexts)) < len(contexts):
         raise ConfigError(f"later_context of workload 'masked_text' equals the context {shape.context}; choose another")
-    options: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field}
-    found = find_corpus("masked_text", data=data, corpus=corpus, dtype=dtype, vocab_size=vocab_size, **options)
+    found = source.find("masked_text")
     if mask_id is not None:
         whole("mask_id of workload 'masked_text'", mask_id, least=0)
     return MaskedTextWorkload(
