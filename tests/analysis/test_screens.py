@@ -62,6 +62,13 @@ def test_a_screen_holds_the_answer_and_names_the_next_command(two: Path, questio
     assert all(command.startswith("cbs ") for command in holds(QUESTIONS[question](two)))
 
 
+def test_three_optimizers_are_compared_on_one_screen(tmp_path: Path) -> None:
+    sweep(tmp_path, TWO | {"sgd": Truth(noise=0.04, min_examples=4e3)}, seeds=2)
+    shown = str(compare(tmp_path, FAST)).splitlines()
+    assert [line.split()[0] for line in shown[3:6]] == ["adamw", "merit", "sgd"]
+    assert not any("--wide" in line for line in shown)
+
+
 def test_a_target_harder_than_the_sweeps_names_the_sweep_that_reaches_it(two: Path) -> None:
     found = analyze(two, FAST, targets=[2.0])
     assert {answer.verdict for answer in found.answers} == {Verdict.NOT_REACHED}

@@ -14,7 +14,7 @@ from analysis.questions.compare.optimizers import Comparison, Comparisons, Ratio
 
 _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 
-MOST = 3  # Optimizers whose token ratios a screen holds beside their critical batch sizes
+MOST = 2  # Optimizers whose token ratios a screen holds beside their critical batch sizes
 
 
 @presentation.register

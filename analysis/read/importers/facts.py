@@ -26,9 +26,9 @@ _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NU
 _SHOWN = 3
 _NAMED = {"batch_size": ("batch_size",), "optimizer": ("optimizer",), "lr": ("lr", "learning_rate")}
 _WAYS = (
-    "give it in a column of the source (--column batch_size=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names "
-    "say it, with --runs FILE, a table with a row per run and the columns run, batch_size, optimizer and lr, or with "
-    "--set NAME=VALUE for all"
+    "give it in a column of the source (--column NAME=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names say "
+    "it, with --runs FILE, a table with a row per run and the columns run, batch_size, optimizer and lr, or with --set "
+    "NAME=VALUE for all"
 )
 
 
@@ -110,7 +110,8 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
             if len(held[name]) == 1 and any(name not in facts for facts in run_facts)
         ]
         stored = f"if its own settings or columns say it, pass {' '.join(asked)}; or " if asked else ""
-        raise ConfigError(f"not known: {'; '.join(lacking)}; {stored}{_WAYS}")
+        first = next(name for name in REQUIRED if any(name not in facts for facts in run_facts))
+        raise ConfigError(f"not known: {'; '.join(lacking)}; {stored}{_WAYS.replace('NAME', first)}")
 
 
 def some(names: Sequence[str], most: int) -> str:

@@ -100,7 +100,11 @@ class FinalLosses(Importer):
             unit, title = settings.axis(next((name for name in AXES if name in table.columns), "tokens"), "tokens")
             if unit == "tokens" and title in AXES:
                 unit = title
-            table.need(title, "how long a run was; --column tokens=THEIRS, examples=, step=, or tokens=2e9 for all")
+            table.need(
+                title,
+                "how long a run was; --column tokens=THEIRS, examples=, step=, or tokens=2e9 for all; if a run has "
+                "several rows, name its column with --column run=THEIRS",
+            )
             for row, place in enumerate(table.places):
                 name = f"{path.name}, {place}"
                 yield run_of(table.rows([row]), settings, (unit, title), name=name, named=True, files=(path,))

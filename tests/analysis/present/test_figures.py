@@ -193,6 +193,10 @@ def test_learning_rates_have_the_range_of_their_seeds_on_the_same_axes(tmp_path:
     own = table[(table["optimizer"] == "adamw") & table["steps"].notna()]
     assert drawn == sorted(zip(own["low"], own["high"], strict=True))
     assert min(bars.get_zorder() for bars in first.collections) > max(line.get_zorder() for line in first.lines)
+    assert kind.marks is not None
+    assert "range over seeds" in [entry.get_label() for entry in kind.marks(table)]
+    alone = kind.marks(table.assign(low=table["steps"], high=table["steps"]))
+    assert "range over seeds" not in [entry.get_label() for entry in alone]
     best = own[own["best"]].set_index("batch_size")
     for point in answers[0].points:
         assert tuple(best.loc[point.batch_size, ["low", "high"]]) == pytest.approx(

@@ -99,9 +99,11 @@ def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """Return key entries of the categories that occur, except the plain one."""
+    """Return key entries of the categories that occur, except the plain one, and of the seeds' ranges."""
     names = [name for name, rows in list(_marked(table).items())[1:] if rows.any()]
-    return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in names]
+    entries = [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in names]
+    ranges = style.mark("range over seeds", linestyle="", marker="|", markersize=6, color="black")
+    return [*entries, ranges] if (table["high"] > table["low"]).any() else entries
 
 
 def frame(axes: Axes, table: pd.DataFrame) -> None:

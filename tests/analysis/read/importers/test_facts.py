@@ -146,7 +146,9 @@ def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     facts = one(named("x", facts={key: ADAMW[key] for key in ("batch_size", "optimizer", "lr")}))
     assert (facts["seed"], facts["workload"], facts["parameters"], facts["status"]) == (0, "imported", None, None)
     for name in ("batch_size", "optimizer", "lr"):
-        with pytest.raises(ConfigError, match=rf"not known: {name} of 1 of 1 runs \(x\); give it in a column"):
+        with pytest.raises(
+            ConfigError, match=rf"not known: {name} of 1 of 1 runs \(x\); give .*--column {name}=THEIRS"
+        ):
             one(named("x", facts={key: value for key, value in ADAMW.items() if key != name}))
     config = {"model": {"learning_rate": 1e-3}, "batch_size": 8, "seed": 0}
     pass_them = r"say it, pass --column batch_size=config.batch_size --column lr=config.model.learning_rate; or give"
