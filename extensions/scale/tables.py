@@ -50,9 +50,15 @@ def at_a_glance(scaling: Scaling, unit: str, said: str) -> Table:
     def known(law: ScalingLaw) -> float | None:
         return None if law.fit is None or law.says == NOTHING else law.fit.exponent
 
+    def equal(law: ScalingLaw) -> str:
+        return DASH if law.kind == "law" else law.held.replace("validation_", "")
+
+    several = len({law.workload for law in rows}) > 1
     columns = (
         Column("", "axis", "against", name=True),
+        *([Column("", "workload", "workload", name=True)] if several else []),
         Column("", "optimizer", "optimizer", name=True),
+        *([Column("", equal, "equal in", left=True)] if scaling.comparisons else []),
         Column("", lambda law: len(law.points), "points"),
         Column("", known, "k", lambda law: law.fit.exponent_interval if known(law) is not None else None, signed=True),
         Column("", lambda law: law.says, "B_crit", left=True),
