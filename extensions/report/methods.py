@@ -215,9 +215,9 @@ def _learning_rate(
 def _schedule(schedule: Mapping[str, Any]) -> str:
     options = ", ".join(f"{name} {value}" for name, value in (schedule.get("options") or {}).items())
     text = f"Its schedule was {_tex(str(schedule.get('name')))}{f' ({_tex(options)})' if options else ''}"
-    for unit in ("steps", "examples"):
-        if schedule.get(f"warmup_{unit}"):
-            text += f" after a linear warmup of {schedule[f'warmup_{unit}']:,} {unit}"
+    unit = "steps" if schedule.get("warmup_examples") is None else "examples"  # examples replace steps
+    if length := schedule.get(f"warmup_{unit}"):
+        text += f" after a linear warmup of {length:,} {unit}"
     if schedule.get("decay_examples"):
         text += (
             f", decaying over {schedule['decay_examples']:,} examples to {schedule.get('final_fraction', 0):g} of it"
