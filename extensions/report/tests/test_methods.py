@@ -52,16 +52,16 @@ MANIFEST = {
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [
-        ({"warmup_steps": 10, "warmup_examples": None}, "Its schedule was constant after a linear warmup of 10 steps"),
+        ({"warmup_steps": 10, "warmup_examples": None}, " after a linear warmup of 10 steps"),
         (
             {"warmup_steps": 10, "warmup_examples": 256},
-            "Its schedule was constant after a linear warmup of 256 examples",
+            " after a linear warmup of 256 examples",
         ),
-        ({"warmup_steps": 10, "warmup_examples": 0}, "Its schedule was constant"),
+        ({"warmup_steps": 10, "warmup_examples": 0}, ""),
     ],
 )
 def test_a_warmup_in_examples_replaces_that_in_steps(lengths: dict[str, int | None], said: str) -> None:
-    assert bibliography._schedule({"name": "constant", **lengths}) == said
+    assert bibliography._schedule({"name": "constant", **lengths}) == f"Its schedule was constant{said}"
 
 
 @pytest.fixture(scope="module")
