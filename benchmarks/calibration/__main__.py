@@ -25,7 +25,6 @@ from benchmarks.calibration.cases import CASES, Case
 from benchmarks.calibration.gradients import gradients
 from benchmarks.calibration.page import draw, fill, read, tables
 from benchmarks.calibration.replicates import GRIDS, SharedStream, replicate, shared_workload
-from benchmarks.calibration.simulated import simulated
 from benchmarks.calibration.truth import Truth, truth_of
 from cbs.files import atomic_file
 
@@ -37,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where everything is kept")
     parser.add_argument("--replicates", type=int, default=60, help="of every case with the fine grid")
     parser.add_argument("--default-replicates", type=int, default=20, help="with the default search")
-    parser.add_argument("--simulated", type=int, default=300, metavar="SWEEPS", help="without training")
     parser.add_argument("--gradients", type=int, default=20, metavar="RUNS", help="of every source")
     parser.add_argument(
         "--page",
@@ -50,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     options.output.mkdir(parents=True, exist_ok=True)
     names, folder = options.case or list(CASES), options.output
-    truths = {name: prepared(CASES[name], folder, options.simulated, options.gradients) for name in names}
+    truths = {name: prepared(CASES[name], folder, options.gradients) for name in names}
     for task in watched(folder, tasks(names, options.replicates, options.default_replicates)):
         kept(file_of(folder, task), functools.partial(run, task, truths[task[1]]))
     found = read(options.output)
@@ -65,14 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draw(found, options.page.parent / "figures")
 
 
-def prepared(case: Case, folder: Path, sweeps: int, runs: int) -> Truth:
-    """The truth of a case, and what is made without replicates: simulated sweeps and gradients."""
+def prepared(case: Case, folder: Path, runs: int) -> Truth:
+    """The truth of a case, and what is made without replicates: gradients."""
 
     def part(name: str, make: Callable[[], Any]) -> Any:
         return kept(folder / f"{name}-{case.name}.json", make)
 
     truth = Truth.from_json(part("truth", lambda: truth_of(case).to_json()))
-    part("simulated", lambda: [simulated(case, truth, index) for index in range(sweeps)])
     part("gradients", lambda: gradients(case, truth, runs))
     return truth
 

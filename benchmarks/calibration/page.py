@@ -31,14 +31,12 @@ class Found:
     Attributes:
         truth: of the best learning rate of all.
         fine, default: records of trained replicates by grid.
-        simulated: likewise without training; none where that was not run.
         gradients: see :func:`benchmarks.calibration.gradients.gradients`; ``None`` where it was not run.
     """
 
     truth: Truth
     fine: list[dict[str, Any]]
     default: list[dict[str, Any]]
-    simulated: list[dict[str, Any]]
     gradients: dict[str, Any] | None
 
 
@@ -52,14 +50,9 @@ def read(folder: Path) -> dict[str, Found]:
             [json.loads(file.read_text()) for file in sorted((folder / grid).glob(f"{name}-*.json"))]
             for grid in ("fine", "default")
         ]
-        more = [folder / f"{what}-{name}.json" for what in ("simulated", "gradients")]
-        simulated, gradients = [json.loads(file.read_text()) if file.exists() else None for file in more]
-        found[name] = Found(
-            Truth.from_json(json.loads(path.read_text())),
-            *grids,
-            simulated or [],
-            gradients,
-        )
+        measured = folder / f"gradients-{name}.json"
+        gradients = json.loads(measured.read_text()) if measured.exists() else None
+        found[name] = Found(Truth.from_json(json.loads(path.read_text())), *grids, gradients)
     return found
 
 
@@ -75,12 +68,6 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             _estimand(name, row)
             for name, of in found.items() if of.fine
             for row in estimands(of.fine, of.truth) if row["quantity"] == "critical"
-        ]),
-        "simulated": _table(
-            "optimizer", "quantity", "truth", "", "sweeps", "bias", "covered", "half width"
-        )([
-            _estimand(name, row)
-            for name, of in found.items() if of.simulated for row in estimands(of.simulated, of.truth)
         ]),
         "silent": _table("optimizer", "`ok`", "silent, exact", "silent, fitted", "commonest other verdict")(
             [_silent(name, of) for name, of in found.items() if of.fine]

@@ -20,9 +20,9 @@ from benchmarks.calibration.first_passage import Walk, first_passages
 from benchmarks.calibration.gradients import Setting, Watched, at_checkpoints, measured
 from benchmarks.calibration.page import fill
 from benchmarks.calibration.replicates import record, replicate, seeds_of, shared_workload, sweeps_of, train
-from benchmarks.calibration.simulated import crossing, simulated, steps_of
 from benchmarks.calibration.summary import against, points, silent
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
+from benchmarks.schedule_plans import crossing, losses
 from benchmarks.telling import holds
 from cbs.compute import seeding
 from cbs.training.run import run_trial
@@ -75,9 +75,8 @@ def test_runs_drawn_at_evaluations_are_those_drawn_step_by_step(name: str) -> No
     case, size, lr = SMALL[name], 16.0, {"sgd": 0.6, "momentum": 0.15, "preconditioned": 0.3}[name]
     walk = Walk(case.theory, lr, size, case.momentum, case.power)
     jumped = np.log(first_passages(walk, TARGET.value, PLAN, 1500, np.random.default_rng(0)))
-    stepped = np.log(steps_of(case, size, np.array([lr]), 1500, np.random.default_rng(1))[:, 0])
-    stepped = stepped[np.isfinite(stepped)]
-    assert len(stepped) > 1450  # the slowest are beyond the horizon
+    curves = losses(case, [(0, int(size), lr)], 1500, np.random.default_rng(1), 2000)
+    stepped = np.log([crossing(curve) for curve in curves[..., 0].T])
     both = np.minimum(jumped, stepped.max())
     error = math.hypot(both.std(), stepped.std()) / math.sqrt(1500)
     assert abs(both.mean() - stepped.mean()) < 4 * error + 0.002
@@ -88,21 +87,6 @@ def test_a_run_that_diverges_or_settles_above_the_target_never_gets_there() -> N
     model, rng = SMALL["sgd"].theory, np.random.default_rng(0)
     assert np.isinf(first_passages(Walk(model, 2.2, 1e12), 0.1, PLAN, 5, rng, most=500)).all()
     assert np.isinf(first_passages(Walk(model, 1.0, 0.1), 0.1, PLAN, 5, rng, most=500)).all()
-
-
-@pytest.mark.parametrize(
-    ("losses", "step"),
-    [
-        ([1.0, 0.05], 1.0),
-        ([1.0, 0.3, 0.05], 2.0 ** (0.2 / 0.25)),
-        ([1.0, 0.3, 0.2], math.inf),
-        ([1.0, 9.0, 0.05], math.inf),
-        # far from the target steps 1, 2, 4, 7 are looked at: the dip at 5 is not seen
-        ([1.0, 0.9, 0.9, 0.9, 0.9, 0.05, 0.9, 0.05], 4 * (7 / 4) ** (0.8 / 0.85)),
-    ],
-)
-def test_a_crossing_is_where_evaluations_see_it(losses: list[float], step: float) -> None:
-    assert crossing(np.array(losses), 0.1, PLAN) == pytest.approx(step)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -121,7 +105,7 @@ def test_a_trial_is_the_recurrence_of_its_own_examples(name: str) -> None:
         speed = case.momentum * speed - lr * h**-case.power * (h * theta + stream.next(size).double().mean(0).numpy())
         theta = theta + speed
         losses.append(0.5 * float(h @ theta**2))
-    assert crossing(np.array(losses), TARGET.value, PLAN) == pytest.approx(result.steps_to_target, rel=1e-4)
+    assert crossing(np.array(losses)) == pytest.approx(result.steps_to_target, rel=1e-4)
 
 
 @pytest.mark.parametrize("kept", [6400, 64])
@@ -329,12 +313,12 @@ def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     page = tmp_path / "page.md"
     names = ("truth", "coverage", "silent", "prediction")
     page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\nprose\n" for name in names))
-    sizes = ["--replicates", "2", "--default-replicates", "1", "--simulated", "2", "--gradients", "2"]
+    sizes = ["--replicates", "2", "--default-replicates", "1", "--gradients", "2"]
     command = ["--output", str(tmp_path / "found"), "--case", "momentum", *sizes]
     calibration.main(command)
     assert "3 of 3 replicates" in capsys.readouterr().err
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "found").rglob("*.json")}
-    assert len(before) == 6
+    assert len(before) == 5
     calibration.main([*command, "--page", str(page)])
     assert "0 of 0 replicates" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "found").rglob("*.json")} == before
@@ -343,7 +327,7 @@ def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     assert "not run" not in text
     assert text.count("| momentum |") == 3 + 2 + 1 + 1
     every = (tmp_path / "found" / "tables.md").read_text()
-    assert every.count("| momentum |") == text.count("| momentum |") + 6 + 6 + 3 + 7
+    assert every.count("| momentum |") == text.count("| momentum |") + 6 + 3 + 7
     assert "nan" not in text
     for figure in ("curves", "intervals"):
         assert (tmp_path / "figures" / f"calibration_{figure}.png").stat().st_size > 5000
@@ -382,15 +366,3 @@ def test_a_replicate_through_ray_has_the_same_records(tmp_path: Path) -> None:
         common = min(map(len, losses))
         assert losses[0][:common] == losses[1][:common]
         assert common == len(losses[0]) or one.status is TrialStatus.PRUNED
-
-
-@pytest.mark.slow
-def test_simulated_sweeps_are_answered_as_trained_ones(tmp_path: Path) -> None:
-    """``ln B_crit`` of eight trained replicates against sixty simulated ones, within four standard errors."""
-    case, truth = SMALL["momentum"], tiny()
-    trained = [replicate(case, "fine", truth, index, tmp_path / str(index)) for index in range(8)]
-    drawn = [simulated(case, truth, index) for index in range(60)]
-    estimates = [[entry["estimates"]["critical"]["value"] for entry in records] for records in (trained, drawn)]
-    logs = [np.log([value for value in values if value]) for values in estimates]
-    error = math.hypot(*(values.std(ddof=1) / math.sqrt(len(values)) for values in logs))
-    assert abs(logs[0].mean() - logs[1].mean()) < 4 * error

@@ -35,7 +35,7 @@ class StepTime:
     Attributes:
         batch_size: examples per step.
         devices: number of devices that shared the step.
-        seconds: duration of one step.
+        seconds: duration of one step; infinity if the batch does not fit into memory, which no table holds.
         optimizer: name of the optimizer; empty for any.
         price: price of one device per hour; ``None`` where it is unknown.
         interval: 95 % interval of the seconds, around their geometric mean over the repetitions; ``None`` where their

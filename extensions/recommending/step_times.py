@@ -4,10 +4,10 @@ Only the training step is timed: no validation, no noise-scale probe, no diagnos
 """
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from cbs.registry.choices import labels
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
+from cbs.trial.step_times import StepTime
 from cbs.trial.store import find_sweeps
 from cbs.trial.trial_files import read_record
 from cbs.workloads import Workload
@@ -40,28 +41,7 @@ SLOW_ROUNDS = 3  # Number of rounds if a step takes longer than a block should
 _MOST_STEPS = 1000  # Most steps of a block; where they fill less than its time, more of them would hardly tell more
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Step time of one optimizer at one batch size, on one device.
-
-    Attributes:
-        optimizer: name of the optimizer, with what distinguishes it from other timed variants.
-        batch_size: examples per step.
-        seconds: seconds per step, the geometric mean of the repetitions; ``None`` if the batch does not fit into
-            memory.
-        interval: confidence interval of ``seconds`` at :data:`~cbs.trial.step_times.LEVEL`; ``None`` if there is one
-            repetition only.
-        repetitions: number of rounds in which it was timed.
-    """
-
-    optimizer: str
-    batch_size: int
-    seconds: float | None
-    interval: tuple[float, float] | None = None
-    repetitions: int = 1
-
-
-Report = Callable[[Timing], None]
+Report = Callable[[StepTime], None]
 """Called after every measurement with the current estimate for its optimizer and batch size."""
 
 
@@ -90,7 +70,7 @@ def measured_apart(
     seconds: float = 1.0,
     code: Sequence[str] = (),
     report: Report | None = None,
-) -> list[Timing]:
+) -> list[StepTime]:
     """Run :func:`measure_throughput` on :func:`examples_of` a source, in a child process.
 
     Args:
@@ -116,7 +96,7 @@ def measured_apart(
 
 def serve(
     channel: Channel, source: str, batch_sizes: Sequence[int] | None, seconds: float, code: Sequence[str], path: str
-) -> list[Timing]:
+) -> list[StepTime]:
     """Measure in the child process; see :func:`measured_apart`."""
     sys.path.insert(0, path)
     # A recipe is part of this installation; a folder may come from anybody.
@@ -145,12 +125,12 @@ def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
 
 def measure_throughput(
     configs: Sequence[TrialConfig], batch_sizes: Sequence[int], *, seconds: float = 1.0, report: Report | None = None
-) -> list[Timing]:
+) -> list[StepTime]:
     """Measure the seconds per step of every trial configuration at every batch size, in this process and on its device.
 
     In each of :data:`ROUNDS` rounds every combination is built, takes two warm-up steps, and is then timed for
     ``seconds / ROUNDS``, including the wait for the device. Once a batch does not fit into memory, larger ones are not
-    tried.
+    tried; a step of such a batch takes infinite seconds.
 
     Args:
         configs: as returned by :func:`examples_of`; their batch size and budget are ignored.
@@ -170,12 +150,12 @@ def measure_throughput(
     }
     names = labels([config.optimizer for config in configs])
 
-    def timing(index: int, size: int) -> Timing:
+    def timing(index: int, size: int) -> StepTime:
         times = took[index, size]
         if times is None:
-            return Timing(optimizer=names[index], batch_size=size, seconds=None)
+            return StepTime(optimizer=names[index], batch_size=size, seconds=math.inf)
         middle, interval = of_logs(np.log(times))
-        return Timing(
+        return StepTime(
             optimizer=names[index], batch_size=size, seconds=middle, interval=interval, repetitions=len(times)
         )
 

@@ -94,7 +94,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         f"output        {report['output']}",
         f"target        {report['target']}"
         if not report["budgets"]
-        else f"budget        {_listed_counts(report['budgets'])} examples",
+        else f"budget        {' '.join(f'{value:,}' for value in report['budgets'])} examples",
         f"batch sizes   {_listed(axes['batch_sizes'])}",
         f"seeds         {_listed(axes['seeds'])}",
     ]
@@ -111,7 +111,9 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     basis = "every trial to its budget" if report["budgets"] else basis
     about = "about " if report["may_grow"] and report["trials"] else ""
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
-    lines += [f"first         {row['optimizer']}, {_trial_line(row)}" for row in report["first"][:1]]
+    for row in report["first"][:1]:
+        where = f"batch size {row['batch_size']}, learning rate {row['lr']:g}"
+        lines.append(f"first         {row['optimizer']}, {where}: {row['why']}")
     if report["examples"] is not None:
         one = report["price"]["run"]["examples"]
         runs = f"; {number(report['examples'] / one, 2)} runs at B_crit" if one and not report["budgets"] else ""
@@ -300,13 +302,5 @@ def _unmet_line(unmet: dict[int, int]) -> str:
     return f"whole batches are {met}"
 
 
-def _trial_line(row: dict[str, Any]) -> str:
-    return f"batch size {row['batch_size']}, learning rate {row['lr']:g}: {row['why']}"
-
-
 def _listed(values: list[Any]) -> str:
     return " ".join(f"{value:g}" for value in values)
-
-
-def _listed_counts(values: list[int]) -> str:
-    return " ".join(f"{value:,}" for value in values)

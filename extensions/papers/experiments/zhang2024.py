@@ -45,16 +45,6 @@ def exponent(law: Any) -> Measured:
     return Measured("exponent", number, {f"doubted of {law.axis}": law.doubted})
 
 
-def against_data(found: Any) -> Measured:
-    """Return the exponent of the amount of data."""
-    return exponent(only(found.laws, axis="data"))
-
-
-def against_width(found: Any) -> Measured:
-    """Return the exponent of the width at equal loss."""
-    return exponent(only(found.comparisons, axis="width", kind="pooled"))
-
-
 @PAPERS.register("cbs-scaling")
 def cbs_scaling(scale: str) -> PaperRecipe:
     """Measure critical batch sizes (20 % overhead) at three widths and three amounts of data, with averaged weights."""
@@ -84,7 +74,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
             published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
             source="fit of the paper's notebook, computed again",
             relation=Near((0.47,), 0.15),
-            ours=(OurNumber(question="data", of=against_data),),
+            ours=(OurNumber(question="data", of=lambda found: exponent(only(found.laws, axis="data"))),),
         )
     ]
     if tiny:
@@ -96,7 +86,12 @@ def cbs_scaling(scale: str) -> PaperRecipe:
                 published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
                 source="read in a summary; N goes as the square of the width",
                 relation=Near((0.0,), 0.2),
-                ours=(OurNumber(question="size", of=against_width),),
+                ours=(
+                    OurNumber(
+                        question="size",
+                        of=lambda found: exponent(only(found.comparisons, axis="width", kind="pooled")),
+                    ),
+                ),
             )
         )
     return PaperRecipe(

@@ -1,5 +1,6 @@
 """``cbs throughput``."""
 
+import math
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -46,13 +47,13 @@ def command(
         from cbs.errors import ConfigError
         from cbs.registry.values import parse_batch_sizes
         from cbs.trial.step_times import StepTime, write_step_times
-        from extensions.recommending.step_times import Timing, measured_apart
+        from extensions.recommending.step_times import measured_apart
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 
-    def timing_line(timing: Timing) -> str:
+    def timing_line(timing: StepTime) -> str:
         about, took = f"{timing.optimizer}, batch size {timing.batch_size}", "does not fit in memory"
-        if timing.seconds is not None:
+        if math.isfinite(timing.seconds):
             took = f"{with_interval(timing.seconds, timing.interval or (None, None))} s per step"
             took += f", {plural(timing.repetitions, 'repetition')}"
         return f"{about}: {took}"
@@ -63,14 +64,7 @@ def command(
         )
     for timing in timings:
         errors.print(timing_line(timing), markup=False)
-    rows = [
-        StepTime(
-            optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds, interval=t.interval,
-            repetitions=t.repetitions,
-        )
-        for t in timings
-        if t.seconds
-    ]  # fmt: skip
+    rows = [timing for timing in timings if math.isfinite(timing.seconds)]
     if not rows:
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
     write_step_times(rows, output)

@@ -1,7 +1,7 @@
 """What general tests know of this extension."""
 
+from cbs.trial.step_times import StepTime
 from extensions.recommending.recommendations import NEAR
-from extensions.recommending.step_times import Timing
 from tests.cases import PRESENT, Flags, answer
 
 ASSUMED = "assumed(examples_per_second_per_device=9)"
@@ -17,7 +17,9 @@ FLAGS = {
     ),
     "throughput": Flags(
         {
-            "extensions.recommending.step_times.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
+            "extensions.recommending.step_times.measured_apart": [
+                StepTime(optimizer="adamw", batch_size=4, seconds=3.0)
+            ],
             "cbs.trial.step_times.write_step_times": None,
         },
         base=["quick"],

@@ -129,7 +129,10 @@ class Precision(Rounds):
         report = super().report(underway)
         last = self.rounds[-1]["estimates"] if self.rounds else []
         *lines, following = report.lines
-        lines += [f"{self.told(each)}; {each['verdict']}; {_priced(each)}" for each in last]
+        for each in last:
+            took = f"{each['trials']} trials, {each['examples']:,} examples"
+            runs = f", as many as {each['runs']:.3g} runs at B_crit" if each["runs"] else ""
+            lines.append(f"{self.told(each)}; {each['verdict']}; {took}{runs}")
         lines += [f"{label} ended here: {why}" for label, why in self.reasons.items()]
         return SweepReport(report.content | {"answers": last}, [*lines, following])
 
@@ -192,11 +195,6 @@ def _may_close(answer: Answer) -> bool:
     smaller = first.reached and first.batch_size > 1
     larger = last.steps_to_target is not None and last.steps_to_target >= FEWEST_STEPS
     return (low is None and smaller) or (high is None and larger)
-
-
-def _priced(estimate: dict[str, Any]) -> str:
-    runs = f", as many as {estimate['runs']:.3g} runs at B_crit" if estimate["runs"] else ""
-    return f"{estimate['trials']} trials, {estimate['examples']:,} examples{runs}"
 
 
 def _as_run(single: bool) -> set[Verdict]:
