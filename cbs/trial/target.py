@@ -45,6 +45,11 @@ class Target:
         if self.direction not in ("below", "above"):
             raise ConfigError(f"target direction must be 'below' or 'above', got {self.direction!r}")
 
+    @property
+    def sign(self) -> float:
+        """1 if less is better, otherwise -1: the metric times this is a loss."""
+        return 1.0 if self.direction == "below" else -1.0
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"metric": self.metric, "value": self.value, "direction": self.direction}

@@ -135,13 +135,12 @@ def checkpoint(
     largest, point = published(training)
     critical = found.factor.times(size)
     verdict, advice = _verdict(found, whole, branches, short, tolerance)
-    sign = 1.0 if branched.group.target.direction == "below" else -1.0
     return LocalCheckpoint(
         examples=branched.examples,
-        loss=finite_or_none(sign * float(trials["start"].mean())),
+        loss=finite_or_none(branched.group.target.sign * float(trials["start"].mean())),
         batch_size=size,
         window=branched.window,
-        factors=tuple(_factors(branches, training, found, sign)),
+        factors=tuple(_factors(branches, training, found)),
         factor=found.factor,
         critical_batch_size=critical,
         published=point.times(size),
@@ -197,7 +196,7 @@ def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScal
     return nothing, nothing, ""
 
 
-def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor, sign: float) -> Iterator[BranchesAt]:
+def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor) -> Iterator[BranchesAt]:
     for index, factor in enumerate(branches.factors.tolist()):
         unknown = Standing.WORSE if branches.diverged[index] else Standing.UNKNOWN
         excess, standing = found.compared.get(factor, (UNKNOWN, unknown))
@@ -209,7 +208,7 @@ def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor
             at_grid_edge=bool(branches.edges[index]),
             seeds=len(seen),
             diverged=int(np.isposinf(seen).sum()),
-            loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
+            loss=finite_or_none(branches.branched.group.target.sign * float(seen.mean())) if len(seen) else None,
             excess=excess,
             standing=standing,
             train_loss=finite_or_none(float(np.nanmean(training.losses[:, index]))) if len(seen) else None,

@@ -125,7 +125,7 @@ def _check_trunk(where: str, rows: pd.DataFrame) -> None:
 def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -> Branched:
     budgets = rows["max_steps"] * rows["batch_size"]
     window = float(budgets.min())
-    sign = 1.0 if group.target.direction == "below" else -1.0
+    sign = group.target.sign
     where = f"{group.optimizer} at {number(born)} {group.example_unit}s"
     if budgets.max() > window + rows["batch_size"].max():
         notes.append(f"{where}: windows differ; all branches are compared after the shortest, of {number(window)}")

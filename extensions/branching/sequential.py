@@ -300,6 +300,4 @@ def _loss(trial: TrialResult) -> float:
     target = trial.config.target
     assert target is not None
     rows = np.array([(row.examples, row.value) for row in trial.evaluations], dtype=float)
-    return (1.0 if target.direction == "below" else -1.0) * end_mean(
-        rows[:, 0], rows[:, 1], end=trial.config.max_examples
-    )
+    return target.sign * end_mean(rows[:, 0], rows[:, 1], end=trial.config.max_examples)

@@ -192,7 +192,7 @@ def budget(
                 title=f"{number(first.budget)} {first.group.example_unit}s",
                 workload=first.group.workload,
                 metric=first.group.target.metric,
-                direction="below" if first.sign > 0 else "above",
+                direction=first.group.target.direction,
                 metric_unit=first.group.metric_unit,
                 example_unit=first.group.example_unit,
                 tokens_per_example=first.group.tokens_per_example,
@@ -252,7 +252,7 @@ def _answer(
 
 
 def _size(entry: Spent, index: int, excess: Excess, margin: float, config: AnalysisConfig) -> SizeAtBudget:
-    study, table, sign, best = entry.studies[index], entry.tables[index], entry.sign, entry.losses
+    study, table, sign, best = entry.studies[index], entry.tables[index], entry.group.target.sign, entry.losses
     winner, edge = study.winner, bool(best.edges[index])
     assert winner is not None
     named = bool(np.isfinite(study.lrs).all())

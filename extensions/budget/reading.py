@@ -33,7 +33,6 @@ class Spent:
     Attributes:
         group: the trials of the optimizer.
         budget: number of examples.
-        sign: 1 if a lower metric is better, otherwise -1: a loss is the metric times this.
         studies: studies of losses, in order of increasing batch size; each has a winner.
         tables: losses of each study, shape ``[L, N]``.
         losses: draws of the losses at the best learning rates.
@@ -46,7 +45,6 @@ class Spent:
 
     group: Group
     budget: float
-    sign: float
     studies: tuple[Study, ...] = field(repr=False)
     tables: tuple[Array, ...] = field(repr=False)
     losses: Losses = field(repr=False)
@@ -103,7 +101,6 @@ def _at_budget(
     results: Results, group: Group, rows: pd.DataFrame, at: float | None, config: AnalysisConfig, notes: list[str]
 ) -> Spent | str:
     """Return the runs of one group at one budget, or the reason why there are none."""
-    sign = -1.0 if group.target.direction == "above" else 1.0
     if at is None:
         reached = (rows["status"] == TrialStatus.REACHED) & (not group.stops_at_target)
         whole = rows[reached | (rows["status"] == TrialStatus.BUDGET_EXHAUSTED)]
@@ -154,7 +151,7 @@ def _at_budget(
         told = ", ".join(f"{100 * share:+.2g} % at batch size {size}" for size, share in sorted(off.items()))
         notes.append(f"{group.optimizer}: whole batches do not make up {budget}: {told}")
     studies, tables = [], []
-    losses = sign * pd.Series(value, dtype=float)
+    losses = group.target.sign * pd.Series(value, dtype=float)
     for size, _, study, table in final_losses(group, rows[~rows["batch_size"].isin(missing)], losses):
         if np.isfinite(table).any():
             studies.append(study)
@@ -167,12 +164,11 @@ def _at_budget(
     return Spent(
         group=group,
         budget=at,
-        sign=sign,
         studies=tuple(of_losses),
         tables=tuple(tables),
         losses=draw_losses(of_losses, scale, config, name=group.optimizer),
         constant=not decays,
-        curves=() if decays else tuple(_tuned_curve(results, study, at, sign) for study in of_losses),
+        curves=() if decays else tuple(_tuned_curve(results, study, at, group.target.sign) for study in of_losses),
         rows=rows,
     )
 

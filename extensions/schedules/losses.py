@@ -144,10 +144,9 @@ class _Condition(NamedTuple):
 
 def _conditions(group: Group, parts: Sequence[tuple[str, pd.DataFrame]], notes: list[str]) -> Iterator[_Condition]:
     """Yield the conditions of which a run ended."""
-    sign = -1.0 if group.target.direction == "above" else 1.0
     for name, trials in parts:
         ran = trials[trials["status"].isin([TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED])]
-        last = (sign * ran["values"].map(lambda values: values[-1])).dropna()
+        last = (group.target.sign * ran["values"].map(lambda values: values[-1])).dropna()
         for size, part, study, losses in final_losses(group, trials, last):
             if np.isfinite(losses).any():
                 yield _Condition(name, size, part.loc[part.index.intersection(last.index)], study, losses)
@@ -183,7 +182,7 @@ def _entries(
                 f"{group.optimizer}, {each.name} from batch size {each.batch_size}: {100 * (1 - seen / most):.2g} % of "
                 "the examples at the end do not fill a batch and are not used, so its loss is slightly too high"
             )
-    sign = -1.0 if group.target.direction == "above" else 1.0
+    sign = group.target.sign
     rows, beyond = sign * np.vstack([found.values, found.drawn]), sign * found.edges
 
     def against(place: int, other: int) -> LossDifference:

@@ -130,7 +130,6 @@ def play(
 def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     """Return the result of a trial that ended, or was stopped, after ``stop`` steps."""
     target = config.target
-    sign = 1.0 if target.direction == "below" else -1.0
     status, distance = TrialStatus.BUDGET_EXHAUSTED, end.distance
     if stop < end.steps:
         status, distance = TrialStatus.PRUNED, 1.0
@@ -143,7 +142,11 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     before = [(math.ceil(last / 1.3), math.inf)] if status is TrialStatus.REACHED and last > 1 else []
     rows = [
         Measurement(
-            step=step, examples=step * config.batch_size, value=target.value + sign * gap, train_loss=gap, lr=config.lr
+            step=step,
+            examples=step * config.batch_size,
+            value=target.value + target.sign * gap,
+            train_loss=gap,
+            lr=config.lr,
         )
         for step, gap in ((0, 1.0), *before, (last, distance))
     ]

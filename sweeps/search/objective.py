@@ -139,8 +139,7 @@ class FinalMetric(Objective):
         return f"{self.unit * logs:.2g} in {self.column}"
 
     def apart(self, logs: float) -> str:
-        sign = 1.0 if self.target.direction == "below" else -1.0
-        return f"{sign * self.unit * logs:+.2g} in {self.column}"
+        return f"{self.target.sign * self.unit * logs:+.2g} in {self.column}"
 
 
 def objective_of(sweep: Sweep) -> Objective:
