@@ -15,7 +15,6 @@ from interleaved import measure, table
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.probe import Probe
@@ -36,58 +35,6 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
-class ResNet(nn.Module):
-    """Residual network with group normalisation, for images of 32 by 32."""
-
-    def __init__(self, widths: tuple[int, ...] = (32, 64, 128), classes: int = 10) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
-        self.blocks = nn.Sequential(
-            *[Block(before, after) for before, after in zip((widths[0], *widths), widths, strict=False)]
-        )
-        self.head = nn.Linear(widths[-1], classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.blocks(self.stem(images)).mean((2, 3)))
-
-
-class Block(nn.Module):
-    def __init__(self, before: int, after: int) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(8, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False))
-        self.second = nn.Sequential(nn.GroupNorm(8, after), nn.ReLU(), nn.Conv2d(after, after, 3, 1, 1, bias=False))
-        self.shortcut = nn.Conv2d(before, after, 1, 2, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.shortcut(x) + self.second(self.first(x))
-
-
-class Recurrent(nn.Module):
-    """LSTM language model."""
-
-    def __init__(self, width: int = 256) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
-        self.head = nn.Linear(width, VOCABULARY)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.lstm(self.tokens(ids))[0])
-
-
-class GPT2(nn.Module):
-    """GPT-2 of transformers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        shape = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}
-        drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        self.inner = GPT2LMHeadModel(GPT2Config(**shape, **drops, use_cache=False))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.inner(ids).logits
-
-
 Losses = Callable[[nn.Module], Iterable[Tensor]]
 """The losses of the micro-batches of a step, each computed when it is asked for."""
 Build = Callable[[], tuple[nn.Module, Losses]]
@@ -97,30 +44,14 @@ def tokens(batch_size: int, context: int) -> Tensor:
     return torch.randint(VOCABULARY, (batch_size, context + 1))
 
 
-def language_model(build: Callable[[], nn.Module], context: int = 64, micro_batches: int = 1) -> Build:
-    """A model on one batch of words."""
+def gpt(shape: GPTShape, micro_batches: int = 1) -> Build:
+    """A GPT on one batch of words."""
 
     def made() -> tuple[nn.Module, Losses]:
-        model, parts = build(), tokens(BATCH, context).chunk(micro_batches)
+        model, parts = GPT(shape, VOCABULARY), tokens(BATCH, shape.context).chunk(micro_batches)
         return model, lambda model: (loss(model, part) / micro_batches for part in parts)
 
     return made
-
-
-def gpt(shape: GPTShape, micro_batches: int = 1) -> Build:
-    return language_model(lambda: GPT(shape, VOCABULARY), shape.context, micro_batches)
-
-
-def residual() -> tuple[nn.Module, Losses]:
-    model, images, labels = ResNet(), torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
-    return model, lambda model: [cross_entropy(model(images), labels)]
-
-
-OTHERS: dict[str, Build] = {
-    "GPT-2 of transformers, width 256, 4 layers, 64 tokens": language_model(GPT2),
-    "residual network with group normalisation": residual,
-    "LSTM language model, width 256, 2 layers, 64 tokens": language_model(Recurrent),
-}
 
 
 def stepper(build: Build, measure: str | None) -> Step:
@@ -220,14 +151,11 @@ def main() -> None:
             source or "plain": stepper(gpt(shape, MICRO_BATCHES), source) for source in (None, "accumulation", "split")
         }
         told(f"{name} GPT, {MICRO_BATCHES} micro-batches of {BATCH // MICRO_BATCHES} examples", parts)
-    for name, build in OTHERS.items():
-        sources = {source or "plain": stepper(build, source) for source in (None, "split", "per_example")}
-        told(f"{name}, {BATCH} examples", sources, rounds=5)
 
 
-def told(what: str, candidates: dict[str, Step], rounds: int = 14) -> None:
+def told(what: str, candidates: dict[str, Step]) -> None:
     print(f"\n{what}: one training step")
-    print(table(measure(candidates, rounds=rounds, clock=time.process_time), "plain"))
+    print(table(measure(candidates, rounds=14, clock=time.process_time), "plain"))
 
 
 if __name__ == "__main__":
