@@ -1,4 +1,4 @@
-r"""What programs print, by patterns: format ``stdout`` is given them, known programs stand in ``trainers.py``.
+r"""What programs print, by patterns: format ``stdout`` is given them, a known program has them in its own file.
 
 A pattern is a regular expression, searched in the output without colours and with one line per redrawing of a progress
 bar. Its group ``step`` counts the updates made before the measurement; a group ``update`` is the number of the update
