@@ -166,6 +166,6 @@ def _matched(run: ImportedRun, pattern: re.Pattern[str], text: str) -> dict[str,
     match = next(filter(None, map(pattern.fullmatch, run.names)), None)
     if match is None:
         deeper = any(map(_compiled(f"{text}/*").fullmatch, run.names))
-        other = f"--pattern {f'{text}/*'!r} does" if deeper else "rename it, or use --runs FILE instead"
+        other = f"--pattern {f'{text}/*'!r} does" if deeper else "rename it, leave the pattern out, or use --runs FILE"
         raise DataError(f"run {run.name} does not match --pattern {text!r}; {other}")
     return match.groupdict()

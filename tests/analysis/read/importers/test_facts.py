@@ -38,7 +38,9 @@ def test_names_are_read_by_pattern(name: str, pattern: str) -> None:
 
 
 def test_a_name_that_does_not_match_is_named() -> None:
-    with pytest.raises(DataError, match=r"run adamw-8 does not match --pattern '\{optimizer\}-b\{batch_size\}'"):
+    with pytest.raises(
+        DataError, match=r"run adamw-8 does not match --pattern '\{optimizer\}-b\{batch_size\}'; .*leave the pattern"
+    ):
         one(named("adamw-8"), pattern="{optimizer}-b{batch_size}")
     with pytest.raises(DataError, match=r"'b\{batch_size\}'; --pattern 'b\{batch_size\}/\*' does"):
         one(named("b8/lightning_logs/version_0"), pattern="b{batch_size}")
