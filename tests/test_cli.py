@@ -1,7 +1,6 @@
 """The command line as a person meets it: help, one clear line for a mistake, machine-readable output."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -17,12 +16,9 @@ import typer
 import cli
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.figure_options import VENUES
-from analysis.formatting import number
 from analysis.read.importers import IMPORTERS
-from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry import listed
-from cbs.registry.values import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests.cases import of_extensions
@@ -30,7 +26,6 @@ from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
 
 ROOT = Path(__file__).resolve().parents[1]
-GROUPS = sorted({command.split()[0] for command in COMMANDS if " " in command})
 PLACES = [ROOT / "sweeps" / "commands", *ROOT.glob("analysis/*/*/commands"), *ROOT.glob("extensions/*/commands")]
 EXPECTED = (
     {
@@ -91,17 +86,6 @@ def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
     assert run("analyze", "--help-all")[0] == 2  # where nothing is hidden there is no such flag
 
 
-def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monkeypatch):
-    from analysis import command_options as consoles
-
-    now = [0.0]
-    monkeypatch.setattr(consoles.time, "monotonic", lambda: now[0])
-    with consoles.progress("beginning") as update:
-        for now[0], words in ((1.0, "too soon"), (11.0, "halfway"), (12.0, "again too soon")):
-            update(words)
-    assert capsys.readouterr().err.splitlines() == ["beginning", "halfway"]
-
-
 @pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", *COMPLETED])
 def test_the_shell_completes_names_wherever_one_is_asked_for(package):
     names = listed(package)
@@ -115,14 +99,6 @@ def test_the_shell_completes_names_wherever_one_is_asked_for(package):
     for command, parameter in asking:
         found = parameter.shell_complete(typer.Context(command), names[:2])
         assert names.split(", ")[0] in {entry.value for entry in found}, (command.name, parameter.name)
-
-
-def test_the_shell_completes_rare_options_too():
-    command = COMMANDS["sweep"]
-    context = command.make_context("sweep", [], resilient_parsing=True)
-    every = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
-    assert {entry.value for entry in command.shell_complete(context, "--")} == every | {"--help", "--help-all"}
-    assert [entry.value for entry in command.shell_complete(context, "--resu")] == ["--resume"]
 
 
 def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
@@ -148,27 +124,6 @@ def panels(out):
     """What stands under each heading but the options, by the heading."""
     parts = re.split(r"^(\S[^\n]*):\n", out, flags=re.MULTILINE)[1:]
     return {name: rows for name, rows in zip(parts[::2], parts[1::2], strict=True) if name != "Options"}
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_group_of_commands_says_which_there_are(run, group, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = run(group, "--help")
-    assert code == 0
-    listed = out.split("Commands:")[1]
-    assert {command.split()[1] for command in COMMANDS if command.startswith(f"{group} ")} <= set(listed.split())
-    assert "..." not in listed  # nothing is cut
-
-
-def test_what_is_printed_is_no_picture(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run("fit", "steps:-1:.csv")
-    assert (code, one_line(err)) == (2, True)
-    assert "steps:-1:.csv" in err
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
-    code, out, err = run("analyze", tmp_path, "--figures", "none", "-o", "out:-1:", "--resamples", 100)
-    assert code == 0, err
-    assert "in out:-1:: 9 files" in out
 
 
 def test_version_and_no_arguments(run):
@@ -253,13 +208,8 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--recipe", "quik"], ["quik", "did you mean quick"]),
         (["sweep", "--workload", "txt"], ["txt", "did you mean text"]),
         (["sweep", "--workload", "no.such:thing"], ["no.such"]),
-        (["sweep", "--workload", "json:nothing"], ["nothing"]),
-        (["sweep", "--batch-sizes", "0"], ["batch sizes", "0"]),
         (["sweep", "--batch-sizes", "4,x"], ["--batch-sizes", "whole numbers"]),
-        (["sweep", "--batch-sizes", "8..4"], ["--batch-sizes"]),
-        (["sweep", "--lrs", "fast"], ["--lrs"]),
         (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
-        (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
         (
             ["sweep", "--set", "policy=once", "--max-runs", "9"],
@@ -268,32 +218,20 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--set", "shard=2"], ["shard", "true or false"]),
         (["sweep", "--set", "shard=true"], ["--set shard needs --workers-per-trial"]),
         (["sweep", "--set", "probe=splt"], ["splt", "did you mean split"]),
-        (["sweep", "--set", "diagnostics=max_logit"], ["unknown diagnostic 'max_logit'"]),
-        (["sweep", "--set", "probe.parts=1"], ["parts", "at least 2"]),
         (["sweep", "--set", "probe.geometry=l3"], ["l3", "did you mean"]),
         (["sweep", "--optim", "sgd", "--set", "probe.geometry=preconditioned"], ["second moment"]),
         (["optimizers", "merti"], ["merti", "did you mean merit"]),
-        (["optimizers", "--library"], ["--library"]),
         (["optimizers", "--workload", "text"], ["names of optimizers"]),
         (["optimizers", "adamw", "--workload", "text"], ["adamw", "nothing to show"]),
-        (["optimizers", "muon", "--workload", "txt"], ["txt", "did you mean text"]),
         (["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["bloks.*"]'], ["bloks", "blocks."]),
         (["status", "--confidence", "0.9"], ["--confidence", "has no intervals"]),
-        (["sweep", "--set", "max_steps"], ["key=value"]),
-        (["sweep", "--set", "max_step=3"], ["max_step", "max_steps"]),
         (["sweep", "--set", "workload.data=/no/such/file.txt"], ["/no/such/file.txt"]),
         (["sweep", "--set", "device=abacus"], ["device", "abacus"]),
         (["sweep", "--target", "nan"], ["target"]),
         (["sweep", "--address", "nowhere"], ["nowhere", "host:port"]),
         (["sweep", "--target", "9"], ["before the first step", "harder"]),
         (["sweeep"], ["sweeep", "sweep"]),
-        *(
-            ([command, *more, "/no/such/folder"], ["/no/such/folder", "cbs sweep"])
-            for command, *more in (
-                ["analyze"],
-                ["compare"],
-            )
-        ),
+        *(([command, "/no/such/folder"], ["/no/such/folder", "cbs sweep"]) for command in ("analyze", "compare")),
         *(mistake for mistakes in of_extensions("MISTAKES") for mistake in mistakes),
         *(([*command.split(), "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
         (["sweep", "--schedule", "saw", "--dry-run"], ["saw", "seesaw"]),
@@ -303,11 +241,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["sweep", "--set", "schedule.alpha=2", "--dry-run"], ["no batch schedule of the sweep (constant)", "alpha"]),
         *(
             ([command, *more, "--confidence", "2"], ["confidence", "between 0 and 1"])
-            for command, *more in (
-                ["analyze"],
-                ["compare"],
-                ["fit", "steps.csv"],
-            )
+            for command, *more in (["analyze"], ["compare"], ["fit", "steps.csv"])
         ),
         *(
             ([command, *more, "--resamples", "99"], ["resamples", "at least 100"])
@@ -316,7 +250,6 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["analyze", "--figures", "icl"], ["icl", "did you mean icml"]),
         (["compare", "--throughput", "/no/such.csv"], ["/no/such.csv"]),
         (["compare", "--throughput", "assumed(step_latency=1)"], ["assumed(examples_per_second_per_device=NUMBER)"]),
-        (["compare", "--throughput", "assumed(seconds=1)"], ["assumed(examples_per_second_per_device=NUMBER)"]),
         (["fit"], ["Missing argument", "fit --help"]),
         (["fit", "/no/such.csv"], ["/no/such.csv"]),
         (["fit", "steps.csv", "--column", "steps"], ["--column", "OURS=THEIRS"]),
@@ -324,17 +257,13 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["import", "/no/such.csv", *IMPORTED], ["/no/such.csv"]),
         (["import", "runs.csv", *IMPORTED, "--format", "tabel"], ["tabel", "did you mean table"]),
         (["import", "runs.csv", *IMPORTED, "--direction", "up"], ["direction", "up"]),
-        (["import", "runs.csv", *IMPORTED, "--set", "optimizer"], ["--set", "name=value"]),
         (["optimizers", "muon", "--libraries"], ["--libraries", "without names"]),
         (["optimizers", "muon", "--set", "muon.matrices=all"], ["--set", "--workload"]),
         (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
-        (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
         (["sweep", "--set", "within=0.5", "--dry-run"], ["within", "--budget"]),
-        (["sweep", "--gpus-per-trial", "nan"], ["gpus per trial", "nan"]),
         (["sweep", "--set", "cpus_per_trial=100000"], ["100000 cores", "this machine"]),
         (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),
         (["status", "nowhere"], ["nowhere", "does not exist"]),
-        (["status", "nowhere", "--clean", "leftovers"], ["nowhere", "does not exist"]),
     ],
 )
 @pytest.mark.usefixtures("children_here")
@@ -412,82 +341,6 @@ def test_a_dry_run_refuses_a_folder_that_the_sweep_itself_refuses(run, tmp_path)
     assert code == 0, err
 
 
-def test_batch_size_ranges():
-    assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
-    assert parse_batch_sizes("3..12") == (3, 6, 12)
-    with pytest.raises(ConfigError, match=r"does not meet 13; use 3\.\.12 or 3\.\.24"):
-        parse_batch_sizes("3..13")
-    assert parse_batch_sizes("5, 7") == (5, 7)
-    with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):
-        parse_batch_sizes("4-64")
-
-
-def test_seeds_are_a_count_or_a_list():
-    assert parse_seeds("3") == (0, 1, 2)
-    assert parse_seeds("4,7") == (4, 7)
-    assert parse_seeds("4,") == (4,)
-
-
-@pytest.mark.parametrize("name", ["sweeps", "analysis", "extensions"])
-def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a rival must not be imported')")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['cbs', 'analyze']; import cbs, cli; cli.main()"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert answer.returncode == 2
-    assert one_line(answer.stderr), answer.stderr
-    assert str(tmp_path / name) in answer.stderr
-
-
-def test_a_package_that_an_older_installation_does_not_find_is_named(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "extensions" else found(name))
-    with pytest.raises(
-        ConfigError, match="extensions is not installed with the rest; install critical-batch-size again"
-    ):
-        cli.neighbours()
-
-
-def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):
-    for name in ("sweeps", "analysis"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("")
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli.py"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="sweeps"):
-        cli.neighbours()
-
-
-def test_the_core_imports_alone_and_stays_light_and_the_meter_needs_torch_and_numpy_alone():
-    heavy = ("ray", "pandas", "matplotlib", "sweeps", "analysis", "scipy", "typer", "transformers", "lightning")
-    code = (
-        "import sys; from cbs.noise_scale import NoiseScaleMeter; "
-        f"print([name for name in {(*heavy, 'pyarrow')} if name in sys.modules]); "
-        "import cbs; from cbs.noise_scale.sources import SOURCES; from cbs.optimizers import OPTIMIZERS; "
-        "cbs.run_trial, SOURCES.names(), OPTIMIZERS.names(); "
-        f"print([name for name in {heavy[:5]} if name in sys.modules]); "
-        "import sweeps.launching.launch; from sweeps.launching.policies import POLICIES; POLICIES.make('precision'); "
-        "print([name for name in ['scipy', 'pandas'] if name in sys.modules])"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert answer.stdout.split() == ["[]", "[]", "[]"]  # the last: seconds of every start of a sweep
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    (tmp_path / "steps.csv").write_text("batch_size,steps\n8,110012\n32,40512\n128,23345\n512,21234\n")
-    code, out, _ = run("fit", tmp_path / "steps.csv", "--wide", "--resamples", 100)
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= columns
-    _, wide, _ = run("fit", tmp_path / "steps.csv", "--json", "--resamples", 100)
-    (fit,) = json.loads(wide)["fits"]
-    for key in ("critical_batch_size", "min_steps", "examples_at_critical"):
-        assert number(fit[key]) in out
-
-
 @pytest.mark.usefixtures("children_here")
 def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.running.cluster.PrestartedRay", lambda _: contextlib.nullcontext())
@@ -508,18 +361,6 @@ def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, t
     assert not (tmp_path / "out").exists()
 
 
-def test_the_parts_of_an_optimizer_are_listed_for_a_workload(run):
-    arguments = ["optimizers", "muon", "--workload", "text", "--set", 'muon.matrices=["!blocks.0.*"]']
-    code, out, _ = run(*arguments)
-    assert code == 0
-    assert "by override" in out
-    code, out, _ = run(*arguments, "--json")
-    (entry,) = json.loads(out)
-    assert entry["routing"]["blocks.0.mlp_in.weight"] == {"part": "rest", "why": "by override"}
-    assert entry["routing"]["blocks.1.mlp_in.weight"] == {"part": "matrix", "why": "hidden"}
-    assert entry["options"]["momentum"] == 0.95
-
-
 def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
     sweep(tmp_path / "here", batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3, 4e-3), name="größe")
     folder = os.fsencode(tmp_path) + "/größe-☃-".encode() + b"\xe9"
@@ -530,16 +371,6 @@ def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert b"Traceback" not in answer.stderr
     assert answer.stdout
-
-
-def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, shown, _ = run("sweep", "--help")
-    assert len(shown.splitlines()) <= 70
-    headings = ("What is measured:", "Your own training program:", "When it ends:", "Where it runs:")
-    places = [shown.index(heading) for heading in headings]
-    assert places == sorted(places)
-    assert shown.index("--optim") < places[1] < shown.index("--command <str>")
 
 
 def test_the_shell_completes_commands_and_flags(tmp_path):

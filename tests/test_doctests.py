@@ -52,24 +52,3 @@ def test_examples_run(name: str) -> None:
 )
 def test_who_is_used_from_outside_has_an_example(entry: Any) -> None:
     assert doctest.DocTestParser().get_examples(entry.__doc__)
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (5, 2), (1, 6), (40, 30)])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_the_plain_lines_of_merit_are_its_step(shape: tuple[int, int], weight_decay: float) -> None:
-    names: dict[str, Any] = {"torch": torch, "MERIT": MERIT}
-    for example in doctest.DocTestParser().get_examples(MERIT.__doc__ or ""):
-        exec(example.source, names)
-    plain_step = names["plain_step"]
-    draw = torch.Generator().manual_seed(3)
-    start = torch.randn(shape, generator=draw, dtype=torch.float64) * torch.logspace(-3, 1, shape[1])
-    start[0, :] = 0.0 if shape[0] > 1 else start[0, :]
-    fast = torch.nn.Parameter(start.clone())
-    optimizer = MERIT([fast], lr=0.02, weight_decay=weight_decay)
-    slow, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for _ in range(8):
-        fast.grad = torch.randn(shape, generator=draw, dtype=torch.float64)
-        plain_step(slow, fast.grad, mean, square, lr=0.02, weight_decay=weight_decay)
-        optimizer.step()
-        torch.testing.assert_close(fast.detach(), slow, rtol=1e-10, atol=1e-12)
-    assert not torch.allclose(slow, start, rtol=1e-2)

@@ -111,13 +111,6 @@ def test_an_extension_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_an_extension_called_as_another_is_refused(tmp_path: Path) -> None:
-    ours = extensions.within(extensions.BUILT_IN)[0]
-    installed(tmp_path / "site", name=ours.name)
-    answer = ask(tmp_path, ["--help"], site=tmp_path / "site")
-    assert f"two extensions are called {ours.name}: {ours.package} and far_away" in answer.stderr
-
-
 def test_a_command_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
     installed(tmp_path / "site")
     (tmp_path / "site" / "far_away" / "command.py").write_text("import nothing_of_this_name\n")

@@ -1,7 +1,5 @@
 """Files that are larger than they look are told in one line, before they fill the memory."""
 
-import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from analysis.read.importers.files import read
 from analysis.read.table import read_table
 from cbs import checksum, files
 from cbs.errors import DataError
-from cbs.training.parents import _of_trainer, _saved
+from cbs.training.parents import _saved
 from cbs.workloads.text_parts.files import read_documents
 
 SIZE = 2**21  # Bytes of every file here, twice those of the memory that there seems to be
@@ -42,12 +40,6 @@ def test_a_sparse_file(sparse: Path, call: Callable[[Path], object]) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_an_index_of_weights(sparse: Path) -> None:
-    index = sparse.rename(sparse.with_name("model.safetensors.index.json"))
-    with pytest.raises(DataError, match=r"it would take .* GB of memory"):
-        _of_trainer(index.parent)
-
-
 def test_a_result(sparse: Path) -> None:
     for call in (checksum.read_json, checksum.read_parquet):
         with pytest.raises(OSError, match="of memory, and this machine has"):
@@ -62,12 +54,6 @@ def test_a_table_of_few_bytes_and_many_rows(tmp_path: Path) -> None:
         read_table(path)
     with pytest.raises(OSError, match="of memory, and this machine has"):
         checksum.read_parquet(path)
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bytes(SIZE))))
-    with pytest.raises(DataError, match="standard input is too long"):
-        read_table("-")
 
 
 def test_the_memory_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:

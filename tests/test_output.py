@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import fresh
-from tests.factories import sweep
 from tests.test_cli import ROOT
 
 TALKS = """
@@ -50,14 +48,6 @@ def test_a_model_that_ends_the_process_is_told(run, tmp_path, monkeypatch, sourc
     code, _, err = run("sweep", "--workload", "ends:leaves", "--optim", "sgd", "--dry-run", "-o", tmp_path / "out")
     assert code == 2
     assert said in err
-
-
-def test_what_is_closed_does_no_harm(tmp_path):
-    sweep(tmp_path / "there", batch_sizes=(4, 16), lrs=(1e-3,))
-    closed = "import os, sys; sys.stdin = sys.stdout = sys.stderr = None; os.closerange(0, 3); import cli; cli.main()"
-    answer = fresh.python(closed, ROOT, "analyze", str(tmp_path / "there"), "--figures", "none", "--resamples", "100")
-    assert answer.returncode == 0
-    assert (tmp_path / "there" / "analysis" / "report.json").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")

@@ -99,35 +99,6 @@ def test_a_name_that_is_taken_is_refused(name: str, add: Add) -> None:
         list(registry)
 
 
-DEFINITION = """\
-from dataclasses import dataclass
-
-@dataclass(frozen=True, kw_only=True)
-class mine:
-    def __call__(self, samples, at=0):
-        return 2.0 * samples[at].draws.law.critical
-"""
-
-
-def test_a_definition_that_derives_from_nothing_is_one_line(
-    run: Callable[..., tuple[int, str, str]], add: Add, tmp_path: Path
-) -> None:
-    results = sweep(tmp_path / "sweep", {"adamw": Truth()}, seeds=2).root
-    add(REGISTRIES["DEFINITIONS"], registered("DEFINITIONS", DEFINITION))
-    code, out, err = run("analyze", results)
-    assert (code, out) == (2, "")
-    assert err == (
-        "cbs: critical batch size definition 'mine', registered in analysis.estimate.definitions.mine, must be a class "
-        "derived from analysis.estimate.definitions.Definition\n"
-    )
-    fixed = DEFINITION.replace("class mine:", "class mine(Definition):")
-    fixed = "from analysis.estimate.definitions import Definition\n" + fixed
-    (tmp_path / "mine.py").write_text(registered("DEFINITIONS", fixed))
-    code, out, err = run("analyze", results, "--json", "--resamples", 100)
-    assert code == 0
-    assert '"mine"' in out
-
-
 COMMANDS = {
     "RECIPES": "sweep --recipe mine --dry-run",
     "TRACKERS": "sweep --log mine --dry-run",

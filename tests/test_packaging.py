@@ -3,9 +3,12 @@
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from setuptools import find_packages
 
 import cbs
@@ -51,3 +54,32 @@ def test_no_exported_name_is_that_of_a_module_beside_it():
         package = importlib.import_module(".".join(init.parent.relative_to(ROOT).parts))
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert not modules & set(getattr(package, "__all__", ())), package.__name__
+
+
+@pytest.mark.parametrize("name", ["sweeps", "analysis", "extensions"])
+def test_a_rival_package_in_front_is_named(name, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('a rival must not be imported')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['cbs', 'analyze']; import cbs, cli; cli.main()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("cbs: ")
+    assert answer.stderr.count("\n") == 1
+    assert str(tmp_path / name) in answer.stderr
+
+
+def test_the_core_imports_alone_and_stays_light_and_the_meter_needs_torch_and_numpy_alone():
+    heavy = ("ray", "pandas", "matplotlib", "sweeps", "analysis", "scipy", "typer", "transformers", "lightning")
+    code = (
+        "import sys; from cbs.noise_scale import NoiseScaleMeter; "
+        f"print([name for name in {(*heavy, 'pyarrow')} if name in sys.modules]); "
+        "import cbs; from cbs.noise_scale.sources import SOURCES; from cbs.optimizers import OPTIMIZERS; "
+        "cbs.run_trial, SOURCES.names(), OPTIMIZERS.names(); "
+        f"print([name for name in {heavy[:5]} if name in sys.modules]); "
+        "import sweeps.launching.launch; from sweeps.launching.policies import POLICIES; POLICIES.make('precision'); "
+        "print([name for name in ['scipy', 'pandas'] if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert answer.stdout.split() == ["[]", "[]", "[]"]  # the last: seconds of every start of a sweep

@@ -1,12 +1,10 @@
 """Signals while a command starts and ends."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import cli
-from cbs import interrupts
 
 
 def test_a_signal_during_the_first_imports_is_one_line():
@@ -24,23 +22,6 @@ import cli
         [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, "cbs: stopped; to run it again: cbs sweep -o 'a b'\n")
-
-
-def test_what_c_says_can_be_discarded_without_what_python_says():
-    """While Ray starts, also where a line that moves on a terminal has taken the place of standard error."""
-    code = """
-import os, sys
-sys.argv = ["cbs"]
-import cli
-cli.open_streams()
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-os.write(2, b"of C")
-print("of Python", file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "of Python\n")
 
 
 def test_after_a_signal_the_process_leaves_before_python_takes_itself_apart():
@@ -65,16 +46,3 @@ cli.main()
     )
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert done.stderr == "cbs: stopped; to run it again: cbs sweep\n"
-
-
-def test_an_error_that_a_library_makes_of_a_signal_is_none(monkeypatch, run):
-    def imports(*_: object) -> None:
-        interrupts.rearm()
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt:
-            raise ImportError("numpy") from None
-
-    monkeypatch.setattr(cli, "application", imports)
-    code, _, err = run("sweep")
-    assert (code, err) == (130, "cbs: stopped; to run it again: cbs sweep\n")

@@ -17,7 +17,7 @@ from benchmarks.calibration import replicates
 from benchmarks.calibration import truth as truths
 from benchmarks.calibration.cases import CASES, PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
-from benchmarks.calibration.gradients import Setting, Watched, at_checkpoints, measured
+from benchmarks.calibration.gradients import Setting, at_checkpoints, measured
 from benchmarks.calibration.page import fill
 from benchmarks.calibration.replicates import record, replicate, seeds_of, shared_workload, sweeps_of, train
 from benchmarks.calibration.summary import against, points, silent
@@ -28,7 +28,6 @@ from cbs.compute import seeding
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoiseStream
 from sweeps.spec.axes import Cell
 from tests.references.noisy_quadratic import expected_losses
@@ -134,14 +133,6 @@ def test_the_exact_and_the_fitted_truth_of_a_curve_of_the_fitted_form_agree() ->
     assert fitted(SIZES[1:-1], hyperbola[1:-1]).min_examples == pytest.approx(3000.0, rel=1e-6)
 
 
-def test_where_a_curve_bends_the_two_truths_part() -> None:
-    """Perfect scaling up to 100, then none: there the product is least, give or take what a spline makes of it."""
-    steps = np.maximum(30.0, 3000.0 / SIZES)
-    assert exact(SIZES, steps).critical == pytest.approx(100.0, rel=0.15)
-    assert exact(SIZES, steps).min_steps == 30.0
-    assert fitted(SIZES[1:-1], steps[1:-1]).min_steps < 28.0
-
-
 def test_the_answer_to_a_table_without_noise_is_the_fitted_truth() -> None:
     """So the two speak of the same thing; the exponent of 1.2 is not drawn to 1 by the prior."""
     case = SMALL["sgd"]
@@ -214,14 +205,6 @@ def test_a_replicate_is_a_folder_of_trials_and_what_analyze_says_of_it(tmp_path:
     json.dumps(found, allow_nan=False)
 
 
-def test_no_seed_is_shared_and_the_default_search_is_the_product_s_own() -> None:
-    seeds = [seed for index in range(50) for seed in seeds_of(index)]
-    assert len(set(seeds)) == len(seeds)
-    (sweep,) = sweeps_of(SMALL["sgd"], "default", tiny(), 0)
-    assert sweep.axes.lrs is None
-    assert sweep.prune_factor == 1.3
-
-
 @pytest.mark.slow
 def test_every_source_reads_what_the_closed_form_says() -> None:
     """Given the parameters, means over six runs within four standard errors, of at most 6 % for the noise."""
@@ -249,17 +232,6 @@ def test_moments_over_runs_are_means_of_those_of_a_run() -> None:
     for geometry in ("l2", "hessian", "l1"):
         drawn = setting.of_run(geometry, thetas).mean(1)
         assert drawn == pytest.approx(setting.expected(geometry)[:, 8], rel=0.05)
-
-
-def test_watching_keeps_one_set_of_parameters_a_step() -> None:
-    case = SMALL["sgd"]
-    workload = Watched(build_workload(case.workload))  # type: ignore[arg-type]
-    config = case.sweep((0,)).trial_at(Cell(str(case.optimizer), 16, 0), 0.5)
-    result = run_trial(dataclasses.replace(config, micro_batch_size=4), workload=workload)
-    assert len(workload.thetas) == result.final_step
-    assert 0.5 * float(case.theory.curvature @ workload.thetas[0] ** 2) == pytest.approx(
-        result.evaluations[0].value, rel=1e-5
-    )
 
 
 def test_points_tell_training_from_choosing() -> None:
@@ -333,13 +305,6 @@ def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
         assert (tmp_path / "figures" / f"calibration_{figure}.png").stat().st_size > 5000
     with pytest.raises(ValueError, match="0 places for other"):
         fill(text, {"other": ""})
-
-
-def test_replicates_take_turns() -> None:
-    todo = calibration.tasks(["a", "b"], 20, 3)
-    assert todo[:4] == [("fine", "a", 0), ("fine", "b", 0), ("fine", "a", 1), ("fine", "b", 1)]
-    assert len(todo) == len(set(todo)) == 2 * 23
-    assert todo.index(("default", "a", 0)) < todo.index(("fine", "a", 10))
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The search of learning rates on laws whose best one is known, and what is said where it stops at the wrong one."""
 
 import math
-import sys
 from dataclasses import replace
 
 import pytest
@@ -52,15 +51,3 @@ def test_it_is_missed_and_the_verdict_is_told(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(learning_rates, "TwoOptima", Farther)
     assert missed([0]) == []
-
-
-def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(learning_rates, "DISTANCES", (1.0,))
-    monkeypatch.setattr(learning_rates, "NOISES", (0.03,))
-    monkeypatch.setattr(learning_rates, "SLOPES", (0.5,))
-    monkeypatch.setattr(learning_rates, "missed", lambda numbers: [Verdict.OK] * len(numbers))
-    monkeypatch.setattr(sys, "argv", ["learning_rates"])
-    learning_rates.main()
-    *_, row, last = capsys.readouterr().out.splitlines()
-    assert row.startswith("| 1 | 3% | 9 of 9 | ")
-    assert last == "a second, better optimum behind worse learning rates: missed in 10 of 10 sweeps; verdicts ok: 10"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.telling import holds
-from benchmarks.worlds import CRITICAL, WORLDS, logs, measure, shared, tables
+from benchmarks.worlds import CRITICAL, WORLDS, logs, measure, tables
 
 
 @pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.common])
@@ -22,22 +22,6 @@ def test_truth_is_where_the_product_of_steps_and_examples_is_least(name: str) ->
             assert truth == (0.0 if product[0] < product[-1] else math.inf)
         if WORLDS[name].smooth:
             assert runs.sizes[0] < truth < runs.sizes[-1]
-
-
-def test_the_same_sweep_twice_and_another_one() -> None:
-    first, again, other = (tables(WORLDS["exponent 1"], index)[0] for index in (0, 0, 1))
-    assert first.equals(again)
-    assert not first.equals(other)
-
-
-def test_runs_are_as_noisy_as_the_world_says() -> None:
-    """At the best learning rate, over 60 sweeps of 8 sizes and 3 seeds: .04 of their own and .07 in common."""
-    world = shared(WORLDS["exponent 1"])
-    rows = [next(iter(logs(world, index).values())).logs[:, 2] for index in range(60)]
-    level = [row.mean(axis=0) - row.mean() for row in rows]
-    left = [row - row.mean(axis=1, keepdims=True) - (row.mean(axis=0) - row.mean()) for row in rows]
-    assert np.sqrt(np.square(level).sum() / 120) == pytest.approx(math.hypot(0.07, 0.04 / math.sqrt(8)), rel=0.25)
-    assert np.sqrt(np.square(left).sum() / (60 * 14)) == pytest.approx(math.hypot(0.04, 0.02 * 1.6), rel=0.2)
 
 
 def test_a_table_holds_every_run_that_was_made() -> None:

@@ -1,12 +1,17 @@
 """A number with its interval, from what was measured and its resamples."""
 
+import json
 import math
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from analysis.quantities import OPEN, UNKNOWN, Quantity, interval, pooled, widening
+from analysis.formatting import plain, shown
+from analysis.quantities import OPEN, UNKNOWN, Quantity, interval, widening
+from cbs.trial.target import Target
 
 
 def test_the_first_row_is_the_value_and_the_others_alone_are_the_interval() -> None:
@@ -44,11 +49,6 @@ def test_draws_that_bound_nothing_have_no_interval(values: list[float]) -> None:
     assert interval(np.array(values), 0.95) == (None, None)
 
 
-def test_an_interval_holds_so_much_of_the_draws() -> None:
-    low, high = interval(np.arange(1.0, 1002.0), 0.5)
-    assert (low, high) == (pytest.approx(251, abs=1), pytest.approx(751, abs=1))
-
-
 def test_an_estimated_deviation_widens_as_students_t_does() -> None:
     assert widening(5.0, 0.95) == pytest.approx(t.ppf(0.975, 5) / norm.ppf(0.975))
     assert widening(1e9, 0.8) == pytest.approx(1.0)
@@ -64,7 +64,40 @@ def test_a_falling_function_turns_the_ends_round_and_an_end_may_be_opened() -> N
     ]  # fmt: skip
 
 
-def test_pooled_noise_is_that_of_every_row_around_its_own_mean() -> None:
-    squares, freedom = pooled([np.array([1.0, 3.0]), np.array([10.0, 11.0, 12.0]), np.array([7.0])])
-    assert (squares, freedom) == (2.0 + 2.0, 1 + 2)
-    assert pooled([]) == (0.0, 0)
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Inner:
+    interval: tuple[float | None, float | None] = (None, 2.0)
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    colour: Colour
+    target: Target
+    values: np.ndarray
+    by_name: dict[str, Inner]
+    hidden: np.ndarray = field(repr=False)
+
+
+def test_shown_fields_become_lists_mappings_and_numbers() -> None:
+    target = Target(metric="loss", value=2.0)
+    found = shown(Outer(Inner(), Colour.RED, target, np.arange(2.0), {"a": Inner((1.0, 2.0))}, np.empty(3)))
+    assert found == {
+        "inner": {"interval": [None, 2.0]},
+        "colour": "red",
+        "target": target.to_json(),
+        "values": [0.0, 1.0],
+        "by_name": {"a": {"interval": [1.0, 2.0]}},
+    }
+    assert json.loads(json.dumps(found)) == found
+    assert type(found["colour"]) is str
+
+
+def test_a_number_of_numpy_is_one_of_python() -> None:
+    assert type(plain(np.float64(1.5))) is float
+    assert type(plain(np.bool_(True))) is bool
+    assert plain(None) is None

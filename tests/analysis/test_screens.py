@@ -1,9 +1,13 @@
 """What a terminal of 80 columns shows: an answer in at most 15 lines, and below it the command that comes next."""
 
+import functools
+import gc
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pandas as pd
@@ -18,13 +22,14 @@ from analysis.present.sentences import quote
 from analysis.present.table import Column, Table, print_part
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.compare.optimizers import compare
-from analysis.read.throughput import Assumed
+from analysis.read.importers import import_runs
+from analysis.read.results import load
 from cbs.trial.store import Store
+from tests.analysis.read.importers.sources import settings, write_csv
 from tests.factories import Truth, sweep
 
 LINES, COLUMNS = 15, 80
 FAST = AnalysisConfig(resamples=100)
-TIMES = Assumed(examples_per_second=1e4)
 TWO = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_steps=160.0, min_examples=9600.0)}
 COMMAND = "cbs sweep --optim adamw --optim merit --batch-sizes 2..256 --seeds 2 -o {}"
 
@@ -85,21 +90,6 @@ def test_a_target_harder_than_the_sweeps_names_the_sweep_that_reaches_it(two: Pa
     assert not any("--target" in command for command in presentation(easier).then)
 
 
-def test_what_a_sweep_with_its_own_target_lacks_is_no_harder_target(tmp_path: Path) -> None:
-    with_command(sweep(tmp_path, {"adamw": Truth()}, max_steps=20))
-    found = analyze(tmp_path, FAST)
-    assert [answer.verdict for answer in found.answers] == [Verdict.NOT_REACHED]
-    assert presentation(found).then == []
-
-
-def test_a_sweep_whose_batch_grows_is_judged_next(tmp_path: Path, two: Path) -> None:
-    axes = {"optimizers": ["adamw"], "batch_schedules": ["none", "seesaw"]}
-    store = sweep(tmp_path / "grows", {"adamw": Truth(noise=0.04)}, seeds=3)
-    with_command(store, axes=axes)
-    assert presentation(analyze(store.root, FAST)).then == [f"cbs schedule judge {store.root}"]
-    assert presentation(analyze(two, FAST)).then == [f"cbs compare {two}"]
-
-
 MANY = {name: Truth(noise=0.05, min_examples=size) for name, size in zip(
     ("adamw", "lamb", "merit", "muon", "sgd"), (7e3, 8e3, 1e4, 1.4e4, 4e3), strict=True
 )}  # fmt: skip
@@ -130,27 +120,6 @@ def test_five_optimizers_in_doubt_fit_a_screen_which_says_what_it_leaves_out(man
     rows = sum(len(part.rows) for part in everything.shown if not isinstance(part, str))
     if rows > 8:
         assert " rows" in str(found)
-
-
-def test_what_a_screen_leaves_out_is_counted() -> None:
-    column = Column("", "name", "name", name=True)
-    table = Table(
-        columns=(column,),
-        rows=[{"name": f"row {place}"} for place in range(20)],
-        title="Names",
-        lines=["first", "second"],
-    )
-    console = Console(width=COLUMNS, file=io.StringIO())
-    parts, then = on_screen([table, "third", "long " * 40], ["cbs a", "cbs b", "cbs c"], console)
-    # title, heading, rule, 8 rows, two sentences, what is left out, a command
-    assert isinstance(parts[0], Table)
-    assert len(parts[0].rows) == 7
-    assert (list(parts[0].lines), parts[1:-1]) == (["first", "second"], ["third"])
-    assert parts[-1] == "--wide shows the rest: 2 commands, 13 rows, 1 sentence"
-    assert then == ["cbs a"]
-    fits = [replace(table, rows=table.rows[:8])]
-    assert on_screen(fits, ["cbs a"], console, lines=14) == (fits, ["cbs a"])
-    assert on_screen(fits, ["cbs a"], console, lines=13) != (fits, ["cbs a"])
 
 
 def test_verdicts_that_a_screen_leaves_out_are_counted() -> None:
@@ -195,10 +164,51 @@ def test_what_may_be_quoted_of_every_answer_has_its_numbers_with_wide(many: Path
             assert any(name in line for line in lines), (name, text)
 
 
-def test_a_heading_breaks_before_the_words_below() -> None:
-    numbers = [Column("", "value", f"a long heading {place}") for place in range(4)]
-    table = Table(columns=(*numbers, Column("", "verdict", "verdict", left=True)),
-                  rows=[{"value": 1234567, "verdict": "LR optimum at edge of grid"}])  # fmt: skip
-    console = Console(width=COLUMNS, file=io.StringIO())
-    print_part(table, console)
-    assert "LR optimum at edge of grid" in console.file.getvalue()  # type: ignore[attr-defined]
+def calls(work: Callable[[], Any]) -> int:
+    """Calls of functions, of Python and of C, by the thread that does the work."""
+    count = 0
+
+    def profile(_: FrameType, event: str, __: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    gc.collect()
+    gc.disable()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+def source(top: Path, runs: int, *, curves: bool) -> Path:
+    """A table of so many runs: of each workload two batch sizes with three learning rates and a seed, by a law."""
+    rows = []
+    for run in range(runs):
+        workload, place = divmod(run, 6)
+        size, off = 16 * 2 ** (place % 2), place // 2 - 1
+        facts = {"workload": f"w{workload}", "batch_size": size, "lr": 1e-3 * 2**off, "seed": 0, "optimizer": "adamw"}
+        steps = 20 * (1 + 32 / size) * (1 + off**2 / 4) * (1 + 0.01 * workload)
+        ends = [12 * (k + 1) for k in range(12)] if curves else [100]
+        named = {"run": f"r{run}"} if curves else {}
+        rows += [{**named, **facts, "step": step, "loss": 4.0 - step / steps} for step in ends]
+    return write_csv(top / f"{runs}.csv", rows)
+
+
+def grows_no_faster(counts: Sequence[int]) -> bool:
+    """Whether the last of evenly spaced numbers of runs cost no more than those before; the first makes the caches."""
+    _, small, middle, large = counts
+    return 0 < large - middle <= 1.02 * (middle - small)
+
+
+@pytest.mark.parametrize("curves", [False, True])
+def test_the_work_per_run_does_not_grow(tmp_path: Path, curves: bool) -> None:
+    imports, loads = [], []
+    for runs in (6, 18, 30, 42):
+        table, out = source(tmp_path, runs, curves=curves), tmp_path / f"out{runs}"
+        imports.append(calls(functools.partial(import_runs, [table], out, settings(metric="loss", target=3.0))))
+        loads.append(calls(functools.partial(load, out)))
+    assert grows_no_faster(imports), imports
+    assert grows_no_faster(loads), loads

@@ -1,14 +1,26 @@
 """What is said of devices of every kind, with a stand-in for torch's own functions: nothing here runs on one."""
 
 import contextlib
+import functools
+import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian
+from torch.optim import Optimizer
 
 from cbs.compute import device, seeding
+from cbs.compute.hessian import flat, hessian_product, shaped
+from cbs.compute.state import State
 from cbs.errors import ConfigError
+from cbs.optimizers.contract import unwrapped
+from cbs.training.run import run_trial
+from cbs.trial.record import TrialStatus
+from tests.factories import quadratic
 
 
 @pytest.fixture
@@ -65,15 +77,6 @@ def test_a_device_of_several(machine, kind, backend):
         device.pick("mps", "float32")
 
 
-def test_the_one_of_apple(machine):
-    machine("mps", 1)
-    found = device.pick("auto", "float32")
-    assert found == torch.device("mps", 0)
-    assert device.name(found) == "mps"
-    with pytest.raises(ConfigError, match="no process groups for mps; use one worker"):
-        device.backend(found)
-
-
 @pytest.mark.parametrize(("kind", "count"), [("cuda", 2), ("xpu", 1), ("mps", 1)])
 def test_random_numbers_of_devices_go_back_to_where_they_were(machine, kind, count):
     done = machine(kind, count)
@@ -88,17 +91,6 @@ def test_random_numbers_of_devices_go_back_to_where_they_were(machine, kind, cou
     assert [int(done.states[index]) for index in range(count)] == [5] * count
 
 
-def test_a_machine_without_any(monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    assert (device.kind(), device.count(), device.names(), device.random_states()) == ("cpu", 0, [], [])
-    found = device.pick("auto", "float32", 1)  # ranks share it
-    assert (found, device.name(found), device.backend(found)) == (torch.device("cpu"), "cpu", "gloo")
-    device.synchronize(found)
-    device.release(found)
-    with pytest.raises(ConfigError, match="not cpu; use precision=float32"):
-        device.pick("auto", "bfloat16")
-
-
 def test_half_precision_is_taken_where_it_is_not_emulated(machine, monkeypatch):
     machine("cuda", 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
@@ -108,3 +100,85 @@ def test_half_precision_is_taken_where_it_is_not_emulated(machine, monkeypatch):
         assert torch.ones(2, 2).matmul(torch.ones(2, 2)).dtype is torch.bfloat16
     with device.autocast(torch.device("cpu"), "float32"):
         assert torch.ones(2, 2).matmul(torch.ones(2, 2)).dtype is torch.float32
+
+
+CONFIG = quadratic("merit", {"dimension": 5}, target=1e-3, lr=0.01, batch_size=4, seed=0, max_steps=3, probe=None)
+
+
+def test_a_trial_calls_no_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("add_param_group", "zero_grad"):
+
+        @functools.wraps(unwrapped(getattr(Optimizer, name)))
+        def wrapper(*_: Any, **__: Any) -> None:
+            raise AssertionError("called")
+
+        monkeypatch.setattr(Optimizer, name, wrapper)
+    with pytest.raises(AssertionError):
+        torch.optim.SGD(torch.nn.Linear(2, 1).parameters())
+    assert run_trial(CONFIG).status is TrialStatus.BUDGET_EXHAUSTED
+
+
+def test_buffers_come_back() -> None:
+    module = nn.BatchNorm1d(3)
+    before = State(module)
+    assert before.other_buffer(State(module), 0.0) == ""
+    module(torch.randn(5, 3))
+    assert before.other_buffer(State(module), 0.0) == "running_mean"
+    before.restore()
+    assert before.other_buffer(State(module), 0.0) == ""
+    assert module.running_mean.tolist() == [0, 0, 0]
+
+
+def test_random_numbers_come_back_where_that_is_asked_for() -> None:
+    module = nn.BatchNorm1d(3)
+    before, buffers_alone = State(module, random=True), State(module)
+
+    def drawn() -> tuple[float, ...]:
+        return random.random(), torch.rand(1).item(), float(np.random.random())
+
+    first = drawn()
+    buffers_alone.restore()
+    assert not {*drawn()} & {*first}
+    before.restore()
+    assert drawn() == first
+
+
+def test_a_buffer_that_another_has_taken_the_place_of_comes_back() -> None:
+    module = nn.BatchNorm1d(3)
+    own, before = module.running_mean, State(module)
+    module.running_mean = module.running_mean + 1
+    assert before.other_buffer(State(module), 1e-3) == "running_mean"
+    before.restore()
+    assert module.running_mean is own
+    assert before.other_buffer(State(module), 1e-3) == ""
+
+
+class Network(nn.Module):
+    """Two layers, and a parameter that the outputs do not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4, bias=False), nn.Linear(4, 5)
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(inputs)))
+
+
+def test_equals_the_dense_matrix() -> None:
+    torch.manual_seed(0)
+    model = Network().double()
+    inputs, labels = torch.randn(6, 3, dtype=torch.float64), torch.randint(0, 5, (6,))
+    parameters, names = list(model.parameters()), [name for name, _ in model.named_parameters()]
+    at = flat(parameters)
+
+    def loss(vector: Tensor) -> Tensor:
+        values = dict(zip(names, shaped(vector, parameters), strict=True))
+        return nn.functional.cross_entropy(functional_call(model, values, (inputs,)), labels)
+
+    product = hessian_product(lambda of: nn.functional.cross_entropy(model(of[0]), of[1]), (inputs, labels), parameters)
+    found = torch.stack([flat(product(shaped(unit, parameters))) for unit in torch.eye(len(at), dtype=torch.float64)])
+    torch.testing.assert_close(found, hessian(loss)(at), rtol=1e-9, atol=1e-12)
+    assert torch.linalg.eigvalsh(found).min() < -1e-3
+    assert torch.equal(flat(parameters), at)
+    assert all(parameter.grad is None for parameter in parameters)

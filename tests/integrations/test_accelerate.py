@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.errors import ConfigError
 from cbs.noise_scale.probe import Probe
 
 accelerate = pytest.importorskip("accelerate")
@@ -76,25 +75,3 @@ def test_accumulated_steps_are_those_of_the_plain_loop(
             optimizer.step()
             optimizer.zero_grad()
     assert found == [pytest.approx(step, rel=1e-3, abs=1e-3) for step in expected]
-
-
-@pytest.mark.parametrize("accelerator", ["no"], indirect=True)
-@pytest.mark.parametrize(("clipped", "why"), [(False, "not empty before the first"), (True, "it was clipped")])
-def test_a_step_in_every_pass_or_after_clipping_is_refused(
-    loop: Loop, accelerator: accelerate.Accelerator, clipped: bool, why: str
-) -> None:
-    model, examples, labels = loop
-    model = accelerator.prepare(model)
-    probe = Probe(model, source="split")
-
-    def passes() -> None:
-        for x, y in zip(examples.split(SIZE), labels.split(SIZE), strict=True):
-            with accelerator.accumulate(model):
-                accelerator.backward(nn.functional.cross_entropy(model(x), y))
-                if clipped and accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), 0.01)
-                if accelerator.sync_gradients or not clipped:
-                    probe.step()
-
-    with pytest.raises(ConfigError, match=why):
-        passes()

@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
-from cbs.noise_scale.probe import NoiseScaleWarning
 from tests.integrations.twin import mean_moments
 from tests.kinds import kinds
 
@@ -149,14 +147,6 @@ def test_every_training_log_has_the_noise_scale(run: tuple[Any, NoiseScaleCallba
     assert all("noise_scale/simple" not in entry for entry in trained.state.log_history if "loss" not in entry)
 
 
-def test_a_reporter_behind_the_callback_sees_the_noise_scale(tmp_path: Path) -> None:
-    witness = Witness()
-    trained = trainer(tmp_path, [witness, NoiseScaleCallback(source="accumulation")], max_steps=2, logging_steps=2)
-    trained.add_callback(trained.pop_callback(Witness))
-    trained.train()
-    assert "noise_scale/simple" in witness.reported[0]
-
-
 def test_one_process_needs_no_source_and_no_accumulation(tmp_path: Path) -> None:
     """The halves of every batch are the groups."""
     witness, callback = Witness(), NoiseScaleCallback()
@@ -171,10 +161,6 @@ def test_one_process_needs_no_source_and_no_accumulation(tmp_path: Path) -> None
     assert estimate.examples == 4 * 5
     assert estimate.signal == pytest.approx(signal, rel=ROUNDING)
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
-
-
-def test_nothing_is_left_on_the_model(run: tuple[Any, NoiseScaleCallback, Witness]) -> None:
-    assert not watched(run[0].model)
 
 
 def test_after_training_that_raised_the_model_is_left_on_request_or_with_the_callback(tmp_path: Path) -> None:
@@ -204,13 +190,6 @@ def test_what_hides_the_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=match):
             trained.train()
         assert not watched(trained.model)
-
-
-def test_a_step_of_one_micro_batch_at_the_end_of_an_epoch_is_left_out(tmp_path: Path) -> None:
-    callback = NoiseScaleCallback(source="accumulation")
-    trainer(tmp_path, [callback], examples=20, max_steps=-1, num_train_epochs=1).train()
-    assert callback.meter.estimate().steps == 2
-    assert callback.meter.skipped == 1
 
 
 def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
@@ -244,37 +223,6 @@ def test_a_resumed_run_goes_on_with_its_averages(
     assert resumed.steps == STEPS
     assert resumed.signal == pytest.approx(whole.signal, rel=ROUNDING)
     assert resumed.noise == pytest.approx(whole.noise, rel=ROUNDING)
-
-
-def test_a_count_of_examples_does_not_survive_restored_callbacks_unnoticed(tmp_path: Path) -> None:
-    def halves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        return len(kwargs["input_ids"]) // 2
-
-    def callback() -> NoiseScaleCallback:
-        return NoiseScaleCallback(source="accumulation", count=halves)
-
-    first = trainer(tmp_path, [callback()], max_steps=2, save_strategy="steps", save_steps=1)
-    first.train()
-    settings = {"max_steps": 2, "restore_callback_states_from_checkpoint": True}
-    with pytest.raises(ConfigError, match="restore_callback_states_from_checkpoint"):
-        trainer(tmp_path, [callback()], **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-
-
-def test_what_has_to_be_said_goes_to_the_log_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Mixes(nn.Module):
-        def forward(self, rows: Tensor) -> Tensor:
-            return rows - rows.mean(0)
-
-    callback = NoiseScaleCallback()
-    run = trainer(tmp_path, [callback], max_steps=3, logging_steps=3)
-    run.model.lm_head = nn.Sequential(run.model.lm_head, Mixes())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NoiseScaleWarning)
-        for _ in range(2):
-            run.train()
-    assert callback.meter is not None
-    assert callback.meter.probe.source == "accumulation"
-    assert caplog.text.count("noise scale: measured with 'accumulation'") == 1
 
 
 def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> None:

@@ -4,10 +4,7 @@ import copy
 import importlib
 import json
 import sys
-import warnings
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
-from cbs.noise_scale.probe import NoiseScaleWarning
-from tests.integrations.logs import lightnings_log
 from tests.integrations.twin import mean_moments
 
 lightning = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
-from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
-from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402
 
 from cbs.integrations.lightning import LightningNoiseScaleCallback, LightningReportCallback  # noqa: E402
 
@@ -46,13 +39,6 @@ class Memory(Logger):
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.logged.append((step, dict(metrics)))
-
-
-class Scaled(MixedPrecision):
-    """The scaler of float16 without float16, which needs a GPU to be worth it."""
-
-    def forward_context(self) -> Any:
-        return nullcontext()
 
 
 def regression(base: type = lightning.LightningModule, **options: Any) -> Any:
@@ -192,39 +178,6 @@ def test_one_process_needs_no_source_and_no_accumulation() -> None:
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
 
 
-def test_parts_go_by_the_names_of_the_module(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
-    assert list(run[1].meter.estimate("layer")) == ["network.0", "network.2"]
-
-
-def test_nothing_is_left_on_the_module(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
-    assert not watched(run[0])
-
-
-def test_nothing_is_left_on_the_module_when_training_raises() -> None:
-    module, callback, during = regression(), LightningNoiseScaleCallback(), []
-
-    class Raises(lightning.Callback):
-        def on_train_batch_end(self, *args: Any) -> None:
-            during.append(watched(module))
-            raise ValueError("enough")
-
-    with pytest.raises(ValueError, match="enough"):
-        fit(module, [callback, Raises()], accumulate_grad_batches=1)
-    assert during == [True]
-    assert not watched(module)
-    assert callback.meter.estimate().steps == 1
-
-
-def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
-    """The Trainer unscales before the hook. A power of two scales without rounding."""
-    callback = LightningNoiseScaleCallback(source="accumulation", window=None)
-    fit(regression(), [callback], plugins=[Scaled("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))])
-    found, plain = callback.meter.estimate(), run[1].meter.estimate()
-    assert found.steps == STEPS
-    assert found.signal == pytest.approx(plain.signal, rel=1e-6)  # the scaler's inverse is a float32
-    assert found.noise == pytest.approx(plain.noise, rel=1e-6)
-
-
 def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
     first, second, options = regression(), regression(), {"source": "accumulation", "window": None}
     callback = LightningNoiseScaleCallback(**options)
@@ -237,50 +190,9 @@ def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
 
 
-def test_a_batch_without_a_loss_is_left_out() -> None:
-    callback = LightningNoiseScaleCallback(source="split")
-    fit(regression(skip=1), [callback], steps=2, accumulate_grad_batches=1)
-    assert callback.meter.estimate().steps == 3
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_what_has_to_be_said_goes_to_the_log_of_lightning_once_on_rank_zero(
-    rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Mixes(nn.Module):
-        def forward(self, rows: Tensor) -> Tensor:
-            return rows - rows.mean(0)
-
-    module, callback = regression(), LightningNoiseScaleCallback()
-    module.network.insert(1, Mixes())
-    monkeypatch.setattr("lightning_utilities.core.rank_zero.rank_zero_only.rank", rank)
-    with lightnings_log() as lines, warnings.catch_warnings():
-        warnings.simplefilter("error", NoiseScaleWarning)
-        for _ in range(2):  # a callback that trains again says nothing again
-            fit(module, [callback], steps=3)
-    assert callback.meter is not None
-    assert callback.meter.probe.source == "accumulation"
-    said = [line for line in lines if line.startswith("noise scale: measured with 'accumulation'")]
-    assert len(said) == (rank == 0)
-
-
-def test_callback_for_the_other_namespace(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
-    other = pytest.importorskip("pytorch_lightning")
-    callback = LightningNoiseScaleCallback(source="accumulation", window=None)
-    fit(regression(other.LightningModule), [callback], other)
-    assert callback.meter.estimate() == run[1].meter.estimate()
-
-
 def test_manual_optimization_is_refused() -> None:
     with pytest.raises(ConfigError, match="manual_backward"):
         fit(regression(manual=True), [LightningNoiseScaleCallback()], gradient_clip_val=None, accumulate_grad_batches=1)
-
-
-def test_deepspeed_is_refused() -> None:
-    """The strategy itself cannot be built without the package, and is not looked into."""
-    strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
-    with pytest.raises(ConfigError, match="DeepSpeed"):
-        LightningNoiseScaleCallback().on_train_start(SimpleNamespace(strategy=strategy), regression())
 
 
 def test_too_few_micro_batches_are_refused_before_training() -> None:

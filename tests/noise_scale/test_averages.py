@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.averages import MOST_BLOCKS, Estimate, MomentAverages, three_digits
+from cbs.noise_scale.averages import MOST_BLOCKS, Estimate, MomentAverages
 from cbs.noise_scale.meter import SHARE
-from cbs.noise_scale.moments import solve_moments
 from tests.references import interval as slow
 
 PARAMETERS = 3
@@ -50,29 +48,6 @@ def test_streaming_equals_the_batch_computation(count: int) -> None:
     assert found.interval == (pytest.approx(expected[0], rel=1e-8), pytest.approx(expected[1], rel=1e-8))
 
 
-def test_parameter_tensors_add_up_before_the_division() -> None:
-    moments = steps(120)
-    found = filled(moments).estimate([0, 2])
-    alone = filled(moments[:, :, [0, 2]]).estimate()
-    assert found == alone
-    assert found.value == pytest.approx(moments[:, 1, [0, 2]].sum() / moments[:, 0, [0, 2]].sum())
-
-
-def test_steps_count_alike_whatever_their_batch_size() -> None:
-    averages = MomentAverages()
-    averages.add(1, [1.0], [10.0])
-    averages.add(1000, [3.0], [10.0])
-    assert averages.estimate().value == pytest.approx(5.0)
-    assert averages.examples == 1001
-
-
-def test_exponent_two_squares_the_ratio_of_means() -> None:
-    averages = filled(steps(100))
-    plain, squared = averages.estimate(), averages.estimate(exponent=2)
-    assert squared.value == pytest.approx(plain.value**2)
-    assert squared.interval == (pytest.approx(plain.low**2), pytest.approx(plain.high**2))
-
-
 def test_a_mean_that_is_not_positive_is_undefined_but_bounded() -> None:
     rng = np.random.default_rng(0)
     averages = MomentAverages()
@@ -87,18 +62,6 @@ def test_a_mean_that_is_not_positive_is_undefined_but_bounded() -> None:
     assert str(found).startswith("above ")
 
 
-def test_memory_does_not_grow() -> None:
-    averages = MomentAverages()
-    sizes = []
-    for index, (signal, noise) in enumerate(steps(6000), start=1):
-        averages.add(8, signal, noise)
-        if index in (1000, 6000):
-            sizes.append(len(pickle.dumps(averages.state_dict())))
-    assert len(averages.state_dict()["blocks"]) <= MOST_BLOCKS
-    assert sizes[1] < 2 * sizes[0]
-    assert averages.steps == averages.estimate().steps == 6000
-
-
 @pytest.mark.parametrize(("window", "count"), [(80, 50), (83, 50), (800, 300), (8 * 1000, 5000), (8 * 5000, 9000)])
 def test_a_window_holds_its_examples_or_one_block_more(window: int, count: int) -> None:
     moments = steps(count)
@@ -107,11 +70,6 @@ def test_a_window_holds_its_examples_or_one_block_more(window: int, count: int) 
     assert window <= found.examples < window + 8 * resolution
     held = moments[-found.steps :].sum(axis=2).mean(axis=0)
     assert found.value == pytest.approx(held[1] / held[0], rel=1e-12)
-
-
-def test_a_window_shorter_than_a_step_holds_that_step() -> None:
-    found = filled(steps(10), window=3).estimate()
-    assert (found.steps, found.examples) == (1, 8)
 
 
 def test_steps_that_are_not_finite_are_counted_and_left_out() -> None:
@@ -204,12 +162,6 @@ def test_the_default_window_follows_a_truth_that_moves() -> None:
     assert sum(held) >= 36
 
 
-def test_equal_sizes_say_nothing() -> None:
-    signal, noise = solve_moments(torch.ones(3), 8, torch.ones(3), 8)
-    assert signal.isnan().all()
-    assert noise.isnan().all()
-
-
 def estimate(**changes: Any) -> Estimate:
     given = {
         "value": 41.234,
@@ -257,10 +209,3 @@ def test_json_is_strict() -> None:
         "unit": "examples",
     }
     assert undefined.interval == (36.0, None)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.00"), (0.01234, "0.0123"), (9.876, "9.88"), (123.4, "123"), (1234567.0, "1,234,567")]
-)
-def test_three_digits(value: float, text: str) -> None:
-    assert three_digits(value) == text

@@ -77,24 +77,6 @@ def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tenso
     assert "agrees" not in str(found)
 
 
-def test_examples_that_a_selection_leaves_out_weigh_nothing_and_those_without_a_gradient_do(model: nn.Module) -> None:
-    ids = torch.randint(7, (8, 4), generator=torch.Generator().manual_seed(2))
-    kept = (ids % 2 == 0)[:, 0]
-    assert 4 <= kept.sum() < 8
-
-    def of_kept(model: nn.Module, ids: Tensor) -> Tensor:
-        kept = ids[:, 0] % 2 == 0
-        return cross_entropy(model(ids)[kept].mT, ids[kept])
-
-    def over_all(model: nn.Module, ids: Tensor) -> Tensor:
-        return (cross_entropy(model(ids).mT, ids, reduction="none").mean(1) * (ids[:, 0] % 2 == 0)).mean()
-
-    found = NoiseScaleMeter.check(model, of_kept, ids)
-    assert found.weights == pytest.approx((kept / kept.float().mean()).tolist(), abs=1e-3)
-    assert "agrees" not in str(found)
-    assert NoiseScaleMeter.check(model, over_all, ids).ok
-
-
 def hardest(model: nn.Module, ids: Tensor) -> Tensor:
     """The hardest example counts; every one alone is the hardest."""
     return cross_entropy(model(ids).mT, ids, reduction="none").mean(1).max()
@@ -157,16 +139,6 @@ def test_what_cannot_be_watched_is_said_with_its_reason(ids: Tensor) -> None:
     assert not found.ok
     assert found.source == "accumulation"
     assert "mixes the examples of a batch" in str(found)
-
-
-def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
-    mean_loss(model, ids).backward()
-    before = [parameter.grad.clone() for parameter in model.parameters()]
-    NoiseScaleMeter.check(model, mean_loss, ids)
-    assert model.training
-    assert model.drop.training
-    assert all(torch.equal(parameter.grad, kept) for parameter, kept in zip(model.parameters(), before, strict=True))
-    assert "forward" not in vars(model.inner)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Losses that couple examples are found in a plain loop."""
 
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,9 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.coupling import Coupling
+from cbs.noise_scale.cut import Call
+from cbs.noise_scale.separation import Separation, alike
+from tests.kinds import kinds
 from tests.noise_scale.loops import EXAMPLES, batch, single, trained
 
 
@@ -48,10 +49,6 @@ class OneWay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, gradient: Tensor) -> Tensor:
         return gradient * torch.ones(EXAMPLES, 4)
-
-
-def hardest(output: Tensor) -> Tensor:
-    return output.square().sum(1).topk(len(output) // 4).values.mean()
 
 
 def in_place(output: Tensor) -> Tensor:
@@ -164,21 +161,6 @@ def test_a_loss_that_nobody_could_look_at_is_named() -> None:
     assert of_heads(lambda model, x: next(ways)(model, x)).probe.caveat == ""  # of the latest loss
 
 
-def test_two_passes_are_kept_until_the_backward_pass() -> None:
-    coupling, kept = Coupling([]), []
-    for number in range(3):
-
-        def ends(number: int = number) -> list:
-            return []
-
-        kept.append(weakref.ref(ends))
-        coupling.look(number, ends, [])
-        del ends
-    assert [held() is None for held in kept] == [True, False, False]
-    coupling.forget()
-    assert not any(held() for held in kept)
-
-
 def test_two_backward_passes_over_the_same_examples_are_refused() -> None:
     def twice(model: nn.Module, x: Tensor, other: Tensor) -> None:
         for inputs in (x, other):
@@ -187,25 +169,6 @@ def test_two_backward_passes_over_the_same_examples_are_refused() -> None:
     with pytest.raises(ConfigError, match="two backward passes of a step are over the same examples"):
         of_heads(lambda model, x: twice(model, x, x))
     assert of_heads(lambda model, x: twice(model, x, x.flip(0))).estimate().steps == 2
-
-
-def test_hooks_of_others_belong_to_the_model() -> None:
-    for register, hook in (
-        ("register_forward_hook", lambda module, args, output: output - output.mean(0)),
-        ("register_forward_pre_hook", lambda module, args: (args[0] - args[0].mean(0),)),
-    ):
-        model = nn.Linear(5, 4)
-        getattr(model, register)(hook)
-        meter = NoiseScaleMeter(model, source="split")
-        model(batch(0)).square().mean().backward()
-        with pytest.raises(ConfigError, match="the model mixes examples"):
-            meter.step()
-
-
-def test_auto_falls_back_and_says_why() -> None:
-    meter, _ = trained(contrastive, "auto")
-    assert meter.probe.source == "accumulation"
-    assert "the loss couples examples" in meter.estimate().note
 
 
 @pytest.mark.parametrize("loss", [single, linear])
@@ -233,18 +196,6 @@ def test_a_loss_without_second_derivatives_is_named(loss: Callable[[Tensor], Ten
     assert "not checked whether the loss couples examples: " in meter.estimate().note
 
 
-def test_coupling_within_groups_is_theirs() -> None:
-    meter, _ = trained(centred_by_four, groups=4)
-    assert meter.estimate().steps == 5
-    with pytest.raises(ConfigError, match="the loss couples examples"):
-        trained(centred_by_four, groups=2)
-
-
-def test_examples_without_a_gradient_are_told() -> None:
-    meter, _ = trained(hardest)
-    assert "the loss has no gradient for 12 of 16 examples" in meter.estimate().note
-
-
 def test_targets_that_two_passes_of_as_many_examples_share_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     monkeypatch.setattr("cbs.noise_scale.coupling.chance_of_match", lambda *_: asked.append(0.05) or 0.05)
@@ -254,3 +205,55 @@ def test_targets_that_two_passes_of_as_many_examples_share_count_once(monkeypatc
     (model(first).square().mean() + model(second).square().mean()).backward()
     meter.step()
     assert asked == [0.05]
+
+
+def augmented(step: int, *, apart: bool, spread: float = 0.05) -> Tensor:
+    rows = batch(step)[:4]
+    rows = rows.repeat(4, 1) if apart else rows.repeat_interleave(4, 0)
+    return rows + spread * batch(step + 100)
+
+
+@pytest.mark.parametrize(("apart", "said"), [(False, "next to them"), (True, "4 places on")])
+def test_copies_are_told(apart: bool, said: str) -> None:
+    meter, _ = trained(single, of=lambda step: augmented(step, apart=apart))
+    assert f"examples resemble those {said} (correlation" in meter.estimate().note
+    ids = torch.arange(EXAMPLES) % 4 if apart else torch.arange(EXAMPLES) // 4
+    for groups in (ids, *([] if apart else [4])):
+        meter, _ = trained(single, of=lambda step: augmented(step, apart=apart), groups=groups)
+        assert "examples resemble" not in meter.estimate().note
+
+
+@pytest.mark.parametrize("examples", kinds([4, 16], [8, 64]))
+@pytest.mark.parametrize("numbers", [1, 2, 20])
+def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
+    generator = torch.Generator().manual_seed(examples + numbers)
+    for _ in range(100):
+        assert alike(torch.randn(examples, numbers, generator=generator)) == (0, 0.0)
+        assert alike(torch.randint(2, (examples, numbers), generator=generator).double()) == (0, 0.0)
+    assert alike(torch.ones(examples, numbers)) == (0, 0.0)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 32])
+def test_views_are_alike_however_much_they_differ(lag: int) -> None:
+    """Half of the variance is the example's: two views have the correlation 1/2. Side by side every second has one."""
+    generator = torch.Generator().manual_seed(lag)
+    rows = torch.randn(64 // 2, 20, generator=generator)
+    rows = rows.unflatten(0, (-1, lag)).repeat(1, 2, 1).flatten(0, 1)
+    found, correlation = alike(rows + torch.randn(64, 20, generator=generator))
+    assert found == lag
+    assert correlation == pytest.approx(0.5 if lag == 32 else 0.25, abs=0.1)
+
+
+@pytest.mark.parametrize("examples", [32, 64])
+def test_a_batch_of_two_kinds_one_behind_the_other_is_told(examples: int) -> None:
+    rows = torch.randn(examples, 6, generator=torch.Generator().manual_seed(0))
+    rows[examples // 2 :] += 1.5
+    assert alike(rows)[0] == 1
+    assert alike(rows[torch.randperm(examples, generator=torch.Generator().manual_seed(0))]) == (0, 0.0)
+
+
+def test_calls_that_come_only_with_other_examples_are_refused() -> None:
+    """Also where the pass as it was has none."""
+    rows = Call("later", [torch.ones(16, 1)])
+    with pytest.raises(ConfigError, match="which modules of the model are called depends"):
+        Separation().verify(lambda kept, others: [] if kept.all() else [rows], [], torch.arange(16)[:, None])

@@ -55,19 +55,6 @@ def test_with_one_micro_batch_there_is_nothing_to_measure_and_the_note_says_why(
     assert "two micro-batches or more in a step" in found.note
 
 
-def test_later_it_falls_back_too_and_warns_once() -> None:
-    torch.manual_seed(0)
-    model = Mixing(mixes=False)
-    noise_scale = NoiseScaleMeter(model)
-    train(noise_scale, model, 9)
-    model.mixes = True
-    with pytest.warns(NoiseScaleWarning, match="depends on others") as said:
-        train(noise_scale, model, 3)
-    assert len(said) == 1
-    assert noise_scale.probe.source == "accumulation"
-    assert noise_scale.estimate().steps == 11
-
-
 @pytest.mark.parametrize("source", ["auto", "split"])
 def test_after_the_first_step_it_raises_nothing_unless_it_was_named(source: str) -> None:
     model = Mixing(mixes=False)
@@ -109,8 +96,3 @@ def test_the_first_measured_step_decides() -> None:
         seen.append(bool(probe.step()))
     assert seen == [False, False, False, True, False, False, True]
     assert probe.source == "accumulation"
-
-
-def test_who_did_not_fall_back_says_nothing_of_it() -> None:
-    with Probe(nn.Linear(3, 1), source="auto") as probe:
-        assert (probe.source, probe.caveat) == ("split", "")

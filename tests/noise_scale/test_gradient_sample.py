@@ -143,17 +143,6 @@ def test_gradients_that_overflowed_are_left_out_as_ever(source: str) -> None:
     assert noise_scale.skipped == 1
 
 
-def test_steps_that_are_not_measured_are_nobody_s_business() -> None:
-    net = model()
-    noise_scale = NoiseScaleMeter(net, every=2)
-    for _ in range(6):
-        backward(net)
-        noise_scale.step()
-        clip(net)
-        net.zero_grad()
-    assert noise_scale.estimate().steps == 3
-
-
 def test_a_hook_behind_ours_is_seen() -> None:
     net = model()
     noise_scale = NoiseScaleMeter(net, source="split")

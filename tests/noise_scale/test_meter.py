@@ -133,25 +133,6 @@ def test_a_step_that_overflowed_is_left_out(source: str) -> None:
     assert math.isfinite(estimate.noise)
 
 
-@pytest.mark.parametrize("source", ["accumulation", "auto"])
-def test_compiled_models(source: str) -> None:
-    model, other = small_model(), small_model()
-    eager = NoiseScaleMeter(model, source="accumulation")
-    train(eager, model, batches(3))
-    compiled = torch.compile(other, backend="aot_eager")
-    noise_scale = NoiseScaleMeter(compiled, source=source)
-    train(noise_scale, compiled, batches(3))
-    close(noise_scale.estimate(), eager.estimate())
-    assert set(noise_scale.estimate("layer")) == {"0", "2"}
-    assert ("compiled" in noise_scale.estimate().note) == (source == "auto")
-
-
-@pytest.mark.parametrize("source", ["split", "per_example"])
-def test_layers_of_compiled_models_are_refused(source: str) -> None:
-    with pytest.raises(ConfigError, match="run its backward pass only once; use the source 'accum"):
-        NoiseScaleMeter(torch.compile(small_model(), backend="eager"), source=source)
-
-
 def test_restart_from_a_state_dict() -> None:
     data = batches(60)
     whole_model, model = small_model(), small_model()
@@ -166,13 +147,6 @@ def test_restart_from_a_state_dict() -> None:
     second.load_state_dict(torch.load(buffer, weights_only=True))
     train(second, model, data[25:])
     assert second.estimate() == whole.estimate()
-
-
-def test_a_state_dict_of_other_geometries_is_refused() -> None:
-    one = NoiseScaleMeter(small_model())
-    two = NoiseScaleMeter(small_model(), geometry="l1")
-    with pytest.raises(ConfigError, match="l1"):
-        two.load_state_dict(one.state_dict())
 
 
 def test_parts_add_up() -> None:
@@ -206,23 +180,6 @@ def test_several_geometries_at_once() -> None:
     assert "nuclear" in NoiseScaleMeter(small_model(), geometry="all").geometries
     with pytest.raises(ConfigError, match="not measured"):
         noise_scale.estimate(geometry="nuclear")
-
-
-def test_a_window_forgets() -> None:
-    model = small_model()
-    noise_scale = NoiseScaleMeter(model, source="accumulation", window=320)
-    train(noise_scale, model, batches(100))
-    assert 20 <= noise_scale.estimate().steps <= 25
-
-
-def test_reset_forgets_everything() -> None:
-    model = small_model()
-    noise_scale = NoiseScaleMeter(model, source="accumulation")
-    train(noise_scale, model, batches(3))
-    noise_scale.reset()
-    assert noise_scale.estimate().steps == 0
-    train(noise_scale, model, batches(2))
-    assert noise_scale.estimate().steps == 2
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -262,27 +219,6 @@ def test_misuse_is_one_line(arguments: dict[str, Any], word: str) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_nothing_to_train() -> None:
-    with pytest.raises(ConfigError, match="no trainable parameter"):
-        NoiseScaleMeter(small_model().requires_grad_(False))
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_one_step_in_three(source: str) -> None:
-    model, other = small_model(), small_model()
-    often = NoiseScaleMeter(model, source=source, geometry=["l2", "l1"], every=1)
-    rarely = NoiseScaleMeter(other, source=source, geometry=["l2", "l1"], every=3)
-    data = batches(9)
-    train(rarely, other, data)
-    train(often, model, data)
-    assert rarely.estimate().steps == 3
-    assert rarely.skipped == 0
-    often.reset()
-    train(often, model, data[::3])
-    for geometry in ("l2", "l1"):
-        close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
-
-
 @pytest.mark.parametrize(("source", "measured"), kinds([("split", 73)], [("per_example", 16), ("accumulation", 200)]))
 def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
     """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
@@ -302,22 +238,6 @@ def test_by_default_measured_steps_thin_out_so_that_a_window_follows_the_run() -
     assert len(steps) < 6400 / 16
     for end in (128, 400, 1000, 2000):
         assert [step for step in steps if step < end][-32] >= end / 5
-
-
-def test_by_default_the_average_follows_the_run() -> None:
-    """The noise grows tenfold after 300 of 400 steps; a fifth of the examples are 80 steps."""
-    model = small_model()
-    late, whole = (NoiseScaleMeter(model, source="accumulation", **window) for window in ({}, {"window": None}))
-    for step, (batch, _) in enumerate(batches(400)):
-        for part in batch.chunk(2):
-            losses = (1.0 if step < 300 else 10.0) * model(part).square().mean()
-            (losses / 2).backward()
-        late.step()
-        whole.step()
-        model.zero_grad()
-        assert step != 99 or late.estimate().steps == 32
-    assert (late.estimate().steps, whole.estimate().steps) == (80, 400)
-    assert late.estimate().noise > 2.5 * whole.estimate().noise
 
 
 def test_what_a_step_says_and_what_goes_to_a_tracker() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cbs.optimizers import adam as adam_module
 from cbs.optimizers.adam import Adam, AdamW
@@ -102,58 +101,6 @@ def test_entries_that_share_memory_are_refused(kind: type, theirs: type) -> None
     assert optimizer.param_groups[0]["fused"] is True
 
 
-@EITHER
-def test_hooks_run_once_whatever_was_built_before(kind: type, theirs: type) -> None:
-    theirs([nn.Parameter(torch.ones(2))])
-    param = nn.Parameter(torch.ones(2))
-    optimizer, calls = kind([param], **options(fused=True)), []
-    optimizer.register_step_post_hook(lambda *_: calls.append("own"))
-    handle = register_optimizer_step_pre_hook(lambda *_: calls.append("any"))
-    try:
-        optimizer.step(lambda: calls.append("closure"))
-    finally:
-        handle.remove()
-    assert calls == ["any", "closure", "own"]
-
-
-@EITHER
-def test_sparse_gradients_are_refused_in_torchs_words(kind: type, theirs: type) -> None:
-    param = nn.Parameter(torch.ones(3, 4))
-    optimizer = kind([param], **options(fused=True))
-    param.grad = torch.ones(3, 4).to_sparse()
-    with pytest.raises(RuntimeError, match="sparse"):
-        optimizer.step()
-
-
-@EITHER
-def test_state_of_another_shape_is_refused(kind: type, theirs: type) -> None:
-    param, other = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(4, 4))
-    saved = kind([param], **options(fused=True))
-    param.grad = torch.ones(2, 4)
-    saved.step()
-    optimizer = kind([other], **options(fused=True))
-    optimizer.load_state_dict(saved.state_dict())
-    other.grad = torch.ones(4, 4)
-    with pytest.raises(RuntimeError, match=r"the exp_avg \(\[2, 4\], .*does not fit its parameter \(\[4, 4\]"):
-        optimizer.step()
-    assert torch.equal(other, torch.ones(4, 4))
-
-
-@EITHER
-def test_a_gradient_scaler_unscales_whatever_lies_in_memory(kind: type, theirs: type) -> None:
-    params = [nn.Parameter(draw(0)) for _ in range(2)]
-    optimizers = [theirs(params[:1], **options(foreach=False)), kind(params[1:], **options(fused=True))]
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    scaler.scale(torch.ones(()))
-    for seed, by in ((1, 4.0), (2, 4.0), (3, float("inf"))):
-        params[0].grad, params[1].grad = draw(seed), channels_last(draw(seed) * by)
-        scaler.step(optimizers[1])
-        scaler.update()
-        if seed < 3:
-            optimizers[0].step()
-    torch.testing.assert_close(*params)
-
-
 @pytest.mark.parametrize("name", ["adam", "adamw", "muon", "normuon", "muonh", "adamh", "mona", "lamb", "merit"])
 def test_half_precision_weights_have_float32_state(name):
     half, choice = (
@@ -199,17 +146,3 @@ def test_a_step_in_half_precision_is_that_of_float32_rounded(monkeypatch, fused,
             torch.testing.assert_close(param.detach(), twin.detach().to(param.dtype), rtol=0, atol=0)
             assert ours.state[param].keys() == torchs.state[twin].keys()
     assert ours.param_groups[0]["params"] == params
-
-
-def test_a_compiled_step_in_half_precision_is_the_same():
-    params, others = ([nn.Parameter(torch.ones(3, 3).bfloat16()), nn.Parameter(torch.ones(2))] for _ in range(2))
-    plain, compiled = AdamW(params, lr=0.1), AdamW(others, lr=0.1)
-    run = torch.compile(compiled.step, backend="eager")
-    for _ in range(3):
-        for param, other in zip(params, others, strict=True):
-            param.grad = torch.randn_like(param)
-            other.grad = param.grad.clone()
-        plain.step()
-        run()
-    for param, other in zip(params, others, strict=True):
-        torch.testing.assert_close(param, other)

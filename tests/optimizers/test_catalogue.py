@@ -10,8 +10,7 @@ import pytorch_optimizer
 import torch
 from rich.console import Console
 
-from cbs.errors import UnknownNameError
-from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, build_optimizer
+from cbs.optimizers import LAMB, MERIT, build_optimizer
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, SIZES
 from sweeps.spec.catalogue import Entry, catalogue, details, overview, state_bytes_per_parameter
@@ -28,17 +27,6 @@ def printed(renderable: object) -> str:
     return file.getvalue()
 
 
-def test_lists_every_entry(entries: list[Entry]) -> None:
-    assert [entry.spec.name for entry in entries] == OPTIMIZERS.names()
-
-
-def test_is_plain_json(entries: list[Entry]) -> None:
-    for entry in entries:
-        data = json.loads(json.dumps(entry.to_json(), allow_nan=False))
-        assert tuple(data["lr_grid"]) == entry.spec.lr_grid
-        assert data["options"].keys() == OPTIMIZERS[entry.spec.name].defaults.keys()
-
-
 def test_shows_everything_within_eighty_columns(entries: list[Entry]) -> None:
     table = printed(overview(entries))
     assert all(len(line) <= 80 for line in table.splitlines())
@@ -49,40 +37,10 @@ def test_shows_everything_within_eighty_columns(entries: list[Entry]) -> None:
         assert all(option in page for option in (*entry.spec.defaults, *entry.spec.options_in_examples))
 
 
-def test_says_in_which_precision_muon_iterates_here_and_what_the_other_takes(
-    entries: list[Entry], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = {entry.spec.name: entry.bfloat16_time for entry in entries}
-    spectral = {"mona", "muon", "muonh", "normuon"}
-    assert {name for name, ratio in measured.items() if ratio is not None} == spectral
-    assert 1e-3 < measured["muon"] < 1e4
-    assert catalogue(["muon"], measured=False)[0].bfloat16_time is None
-    monkeypatch.setattr("sweeps.spec.catalogue.bfloat16_time", lambda: 0.3)
-    (entry,) = catalogue(["muon"])
-    assert entry.to_json()["bfloat16_time"] == 0.3
-    for fast, said in (
-        (True, "auto is bfloat16 for matrices of more than 16,384 entries"),
-        (False, "auto is float32 on"),
-    ):
-        monkeypatch.setattr("sweeps.spec.catalogue.FAST_BFLOAT16", fast)
-        page = " ".join(printed(details(entry)).split())
-        assert said in page
-        assert "in bfloat16 takes 0.3 times what it takes in float32" in page
-
-
 # Two moments, one, and none, in float32; a step counter per tensor adds less than 0.01 bytes per parameter.
 @pytest.mark.parametrize(("name", "expected"), [("adamw", 8), ("lamb", 8), ("merit", 8), ("sgd", 4)])
 def test_state_of_known_size(name: str, expected: float) -> None:
     assert state_bytes_per_parameter(name) == pytest.approx(expected, abs=0.01)
-
-
-def test_measuring_leaves_the_random_state_alone() -> None:
-    import torch
-
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    catalogue(["sgd"])
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) -> None:
@@ -98,11 +56,6 @@ def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) ->
             RECIPES["quick"]().replace(optimizers=(Choice(name=entry.spec.name),)), [setting]
         ).axes.optimizers
         build_optimizer(choice, GPT(SIZES["30k"], 128), entry.spec.lr_grid[0])
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean"):
-        catalogue(["meritt"])
 
 
 def betas_of(build: Callable[..., object]) -> tuple[float, ...]:

@@ -68,15 +68,6 @@ def test_learning_rate_set_on_its_groups_reaches_the_parts_before_and_after_load
         assert torch.equal(param, start)
 
 
-def test_keeps_state_the_parts_already_have() -> None:
-    params, _ = pair()
-    adamw = torch.optim.AdamW(params[:2])
-    step(params, adamw, 0)
-    composite = CompositeOptimizer([adamw, MERIT(params[2:])])
-    step(params, composite, 1)
-    assert composite.state[params[0]]["step"] == 2
-
-
 def test_refuses_shared_parameters_and_nothing() -> None:
     params, _ = pair()
     with pytest.raises(ValueError, match="more than one parameter group"):
@@ -135,16 +126,6 @@ def test_new_parameters_that_are_refused_leave_all_as_it_was(group: dict[str, An
     step(params, composite, 0)
 
 
-def test_two_parts_of_a_kind_and_parameters_given_to_a_part_are_refused() -> None:
-    params, _ = pair()
-    composite = CompositeOptimizer([MERIT(params[:1]), MERIT(params[1:])])
-    with pytest.raises(ValueError, match="with part=MERIT in their group, got MERIT"):
-        composite.add_param_group({"params": [nn.Parameter(torch.ones(1))], "part": "MERIT"})
-    composite.optimizers[0].add_param_group({"params": [nn.Parameter(torch.ones(1))]})
-    with pytest.raises(RuntimeError, match="add them to the composite"):
-        step(params, composite, 0)
-
-
 def muon_beside(build: Callable[..., torch.optim.Optimizer]) -> tuple[list[nn.Parameter], CompositeOptimizer]:
     torch.manual_seed(0)
     params = [nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
@@ -189,18 +170,6 @@ def test_state_is_the_parts_whatever_it_is_set_to() -> None:
         assert torch.equal(param, start)
 
 
-def test_averages_that_are_put_in_are_used() -> None:
-    params, composite = muon_beside(torch.optim.AdamW)
-    step(params, composite, 0)
-    direction = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    composite.state[params[0]]["momentum_buffer"] = 1e6 * direction
-    composite.param_groups[0].update(orthogonalization="svd", weight_decay=0.0)
-    before = params[0].detach().clone()
-    step(params, composite, 1)
-    # The gradient of order 1 is nothing beside the average; float32.
-    torch.testing.assert_close(before - params[0].detach(), 0.1 * 0.2 * 3**0.5 * direction, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
 def test_copies_and_pickles_go_on_by_themselves(duplicate: Callable) -> None:
     params, composite = muon_beside(torch.optim.AdamW)
@@ -216,64 +185,3 @@ def test_copies_and_pickles_go_on_by_themselves(duplicate: Callable) -> None:
     for param, other in zip(params, copies, strict=True):
         assert param is not other
         assert torch.equal(param, other)
-
-
-CYCLES: list[Callable] = [
-    lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, max_momentum=0.95),
-    lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=8),
-]
-
-
-@pytest.mark.parametrize("schedule", CYCLES)
-def test_cycled_momentum_reaches_both_kinds_of_parts(schedule: Callable) -> None:
-    params, composite = muon_beside(torch.optim.AdamW)
-    scheduler = schedule(composite)
-    found = set()
-    for number in range(4):
-        step(params, composite, number)
-        momenta, betas = composite.param_groups[0]["momentum"], composite.param_groups[1]["betas"]
-        assert betas == (momenta, 0.999)
-        assert "momentum" not in composite.param_groups[1]
-        found.add(momenta)
-        scheduler.step()
-    assert len(found) > 1
-    both = CompositeOptimizer([torch.optim.AdamW(params[:1]), MERIT(params[1:])])
-    schedule(both)
-    assert {group["betas"][0] for group in both.param_groups} != {0.9}
-    plain = CompositeOptimizer([torch.optim.Adagrad(params[:1]), MERIT(params[1:])])
-    with pytest.raises(ValueError, match="must support momentum or beta1"):
-        schedule(plain)
-
-
-def test_its_state_dict_gains_no_options() -> None:
-    params, composite = muon_beside(torch.optim.AdamW)
-    before = [set(group) for group in composite.param_groups]
-    for _ in range(2):
-        composite.load_state_dict(copy.deepcopy(composite.state_dict()))
-    assert [set(group) for group in composite.param_groups] == before
-    step(params, composite, 0)
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later"), [(torch.float64, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16,) * 2]
-)
-def test_state_of_another_precision_is_taken_over(earlier: torch.dtype, later: torch.dtype) -> None:
-    def build(dtype: torch.dtype) -> tuple[list[nn.Parameter], CompositeOptimizer]:
-        torch.manual_seed(0)
-        params = [nn.Parameter(torch.randn(3, 2, dtype=dtype)) for _ in range(2)]
-        return params, CompositeOptimizer([Muon(params[:1], 0.1), torch.optim.AdamW(params[1:], lr=0.1)])
-
-    def advance(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-        for param in params:
-            param.grad = torch.ones_like(param)
-        optimizer.step()
-
-    params, composite = build(earlier)
-    advance(params, composite)
-    others, resumed = build(later)
-    resumed.load_state_dict(composite.state_dict())
-    # Muon keeps float32 for half precision, AdamW the weight's own type.
-    kept = resumed.state[others[0]]["momentum_buffer"].dtype, resumed.state[others[1]]["exp_avg"].dtype
-    assert kept == (torch.float32 if later is torch.bfloat16 else later, later)
-    advance(others, resumed)
-    assert all(param.dtype is later and param.isfinite().all() for param in others)

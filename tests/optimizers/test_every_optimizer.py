@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-import cbs.optimizers
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer, spectral
@@ -207,30 +206,6 @@ def trial(name: str, lr: float, steps: int, **options: Any) -> TrialResult:
     return run_trial(config, workload=Words())
 
 
-@pytest.mark.slow
-def test_compiled_steps_of_our_own_are_those_that_are_not_compiled() -> None:
-    found = set()
-    for name in OPTIMIZERS.names():
-        (case, plain), (other, twin) = (
-            (case, case.optimizer(Choice(name=name), 0.01)) for case in (classification(), classification())
-        )
-        if not type(plain).__module__.startswith("cbs."):
-            continue
-        found.add(name)
-        torch._dynamo.reset()
-        compiled = torch.compile(twin.step, backend="eager")
-        for _ in range(3):
-            train(case, plain, 1)
-            for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
-                assert param.grad is not None
-                copied.grad = param.grad.clone()
-            compiled()
-        for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
-            # a step that a compiler reads takes the path that looks at no values
-            torch.testing.assert_close(param, copied, rtol=1e-5, atol=1e-6, msg=name)
-    assert {"adam", "adamh", "adamw", "lamb", "lars", "merit", "mona", "muon", "muonh", "normuon", "signsgd"} <= found
-
-
 @pytest.mark.parametrize("name", kinds_of(OPTIMIZERS.names(), OPTIMIZERS.names()[::3]))
 def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
     assert trial(name, 100 * OPTIMIZERS[name].lr_grid[-1], 30).status.final
@@ -342,16 +317,6 @@ def test_options_in_examples_follow_the_batch_size(name: str) -> None:
             assert torch.equal(one, other)
 
 
-@EVERY
-def test_unknown_option_names_the_known_ones(name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        vector(name, no_such_option=1)
-    message = str(caught.value)
-    assert "no_such_option" in message
-    assert all(option in message for option in OPTIMIZERS[name].defaults)
-    assert "\n" not in message
-
-
 BAD = {"betas": [0.9, 1.5], "momentum": 1.5, "weight_decay": -1.0, "eps": -1.0}
 
 
@@ -385,11 +350,3 @@ def test_values_of_another_kind_than_the_default_are_config_errors(name: str) ->
 def test_a_model_without_trainable_parameters_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match="empty parameter list"):
         build_optimizer(Choice(name=name), Vector().requires_grad_(False), 0.1)
-
-
-def test_package_exports_exist() -> None:
-    assert set(OPTIMIZERS.names()) >= {"adamw", "lamb", "merit", "muon", "sgd"}
-    for export in cbs.optimizers.__all__:
-        assert getattr(cbs.optimizers, export) is not None
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = cbs.optimizers.no_such_name

@@ -1,11 +1,8 @@
 """Optimizers of torch.optim and pytorch_optimizer by name."""
 
-import copy
-import copyreg
 import inspect
 import io
 import math
-import pickle
 import re
 import sys
 from itertools import pairwise
@@ -16,9 +13,9 @@ from torch import Tensor, nn
 
 from cbs import run_trial
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer, library
+from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer
 from cbs.optimizers.base import NOT_OPTIONS
-from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
+from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec
 from cbs.optimizers.matching import matched
 from cbs.optimizers.widths import POWERS
 from cbs.trial.config import Choice, TrialConfig
@@ -99,20 +96,6 @@ def test_options_are_the_arguments_of_the_class_with_its_defaults(name: str) -> 
     assert len(spec.lr_grid) == 7
 
 
-@pytest.mark.parametrize("name", ["nadam", "yogi", "pytorch_optimizer.scion", "pytorch_optimizer.muon"])
-def test_defaults_survive_json(name: str) -> None:
-    model, other = fresh(), fresh()
-    train(model, build(name, model), 3)
-    train(other, build(name, other, **OPTIMIZERS[name].defaults), 3)
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, two)
-
-
-def test_an_option_reaches_the_class() -> None:
-    (group,) = build("nadam", fresh(), betas=[0.5, 0.75]).param_groups
-    assert group["betas"] == (0.5, 0.75)
-
-
 def test_muons_of_the_library_get_hidden_matrices_and_the_rest() -> None:
     model = fresh()
     hidden, rest = build("pytorch_optimizer.normuon", model).param_groups
@@ -120,34 +103,6 @@ def test_muons_of_the_library_get_hidden_matrices_and_the_rest() -> None:
     assert [id(param) for param in hidden["params"]] == [id(model.hidden.weight)]
     assert not rest["use_muon"]
     assert len(rest["params"]) == len(list(model.parameters())) - 1
-
-
-def test_muons_of_the_library_get_no_experts_which_they_would_flatten() -> None:
-    model = fresh()
-    model.experts = nn.Parameter(torch.ones(2, 4, 3))
-    hidden, rest = build("pytorch_optimizer.normuon", model).param_groups
-    assert [id(param) for param in hidden["params"]] == [id(model.hidden.weight)]
-    assert any(param is model.experts for param in rest["params"])
-
-
-@pytest.mark.parametrize(
-    ("name", "lr", "options"),
-    [
-        ("nadam", -1.0, {}),
-        ("yogi", -1.0, {}),
-        ("nadam", 0.1, {"betas": [0.9, 1.5]}),
-        ("pytorch_optimizer.shampoo", 0.1, {"preconditioning_compute_steps": 0}),
-        ("yogi", 0.1, {"betas": "high"}),
-    ],
-)
-def test_refused_values_are_config_errors_of_one_line(name: str, lr: float, options: dict) -> None:
-    with pytest.raises(ConfigError, match=f"^optimizer '{name}' refuses its options: .+$"):
-        build(name, fresh(), lr, **options)
-
-
-def test_an_unknown_option_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'nadam' has no option 'fused'; its options are: betas=\(0.9, 0.999\)"):
-        build("nadam", fresh(), fused=True)
 
 
 @pytest.mark.parametrize(("name", "near"), [("nadamm", "nadam"), ("Yogi", "yogi"), ("torch.nadm", "torch.nadam")])
@@ -189,36 +144,12 @@ def test_entries_describe_themselves(name: str) -> None:
     assert re.fullmatch(r"[^\n]+[^.:]\.", spec.summary)
 
 
-def test_library_classes_are_named_where_a_paper_would_stand() -> None:
-    assert OPTIMIZERS["torch.adam"].paper == "torch.optim.Adam"
-    assert OPTIMIZERS["pytorch_optimizer.shampoo"].paper == "pytorch_optimizer.Shampoo"
-
-
-GEOMETRIES = [("qhm", "l2"), ("tiger", "l1"), ("yogi", "l1"), ("vsgd", "l1"), ("lars", "l2"), ("kron", "nuclear")]
-
-
-@pytest.mark.parametrize(("name", "geometry"), GEOMETRIES)
-def test_geometries(name: str, geometry: str) -> None:
-    assert OPTIMIZERS[name].geometry == geometry
-
-
 WIDTHS = [("torch.sgd", "sgd"), ("qhm", "sgd"), ("yogi", "adam"), ("scion", "none"), ("torch.rmsprop", "adam")]
 
 
 @pytest.mark.parametrize(("name", "rule"), WIDTHS)
 def test_width_rules(name: str, rule: str) -> None:
     assert OPTIMIZERS[name].width_rule == rule
-
-
-def test_names_of_torch_do_not_import_pytorch_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(library, "_pytorch_optimizer", lambda: asked.append(True))
-    assert "nadam" in OPTIMIZERS
-    assert OPTIMIZERS["torch.adam"]
-    assert OPTIMIZERS["adamw"]
-    assert not asked
-    assert "yogi" not in OPTIMIZERS
-    assert asked
 
 
 class TestWithoutPytorchOptimizer:
@@ -240,15 +171,6 @@ class TestWithoutPytorchOptimizer:
     def test_names_are_those_of_torch(self) -> None:
         assert {name.split(".")[0] for name in LibraryOptimizers().names() if "." in name} == {"torch"}
         assert "yogi" not in OPTIMIZERS
-
-
-def test_a_broken_installation_is_not_taken_for_a_missing_one(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pytorch_optimizer.py").write_text("import no_such_module_of_ours\n")
-    monkeypatch.delitem(sys.modules, "pytorch_optimizer", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_of_ours"):
-        OPTIMIZERS["yogi"]
-    sys.modules.pop("pytorch_optimizer", None)
 
 
 @pytest.mark.parametrize("name", ["torch.nadam", "schedulefreeadamw", "muonclip"])
@@ -310,27 +232,3 @@ def fault(spec: OptimizerSpec, kind: type[torch.optim.Optimizer]) -> str:
 def test_the_table_of_what_cannot_be_swept_is_exact(name: str) -> None:
     found = fault(_spec(name, name, EVERY_CLASS[name]), EVERY_CLASS[name])
     assert bool(found) == (name in UNUSABLE), found or "it works: take it out of the table"
-
-
-def test_the_table_holds_only_known_names() -> None:
-    assert set(UNUSABLE) <= set(EVERY_CLASS)
-
-
-def test_errors_of_the_library_become_value_errors() -> None:
-    with pytest.raises(ValueError, match="learning rate"):
-        construct(EVERY_CLASS["pytorch_optimizer.yogi"], list(fresh().parameters()), -1.0)
-
-
-def test_only_what_is_built_here_is_copied_another_way() -> None:
-    """Nothing changes for other instances of the class, and a copy of a copy keeps what the class keeps."""
-    before = dict(copyreg.dispatch_table)
-    built = construct(EVERY_CLASS["torch.adamw"], list(fresh().parameters()), 0.1)
-    built.note = 1  # type: ignore[attr-defined]
-    assert copyreg.dispatch_table == before
-    again = copy.deepcopy(pickle.loads(pickle.dumps(built)))
-    assert type(again) is torch.optim.AdamW
-    assert (again.note, again.geometry) == (1, built.geometry)  # type: ignore[attr-defined]
-    assert again.__reduce_ex__(2)[1:][1]["param_groups"] is again.param_groups
-    other = torch.optim.AdamW(list(fresh().parameters()))
-    other.note = 1  # type: ignore[attr-defined]
-    assert not hasattr(copy.deepcopy(other), "note")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.errors import ConfigError
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
@@ -72,43 +71,9 @@ def test_continues_bitwise_from_a_state_of_torchs_muon(convention: str | None, w
     assert not {"adjust_lr_fn", "eps"} & set(optimizer.param_groups[0])
 
 
-def test_a_state_of_torchs_muon_that_it_cannot_follow_is_refused() -> None:
-    weight = nn.Parameter(torch.randn(3, 4))
-    state = torch.optim.Muon([weight], eps=1e-3).state_dict()
-    with pytest.raises(ValueError, match="names another eps"):
-        Muon([weight]).load_state_dict(state)
-
-
 def small_gpt() -> nn.Module:
     torch.manual_seed(0)
     return GPT(GPTShape(width=8, layers=1, heads=2, context=4), vocab_size=16)
-
-
-def test_parts_partition_the_trainable_parameters_at_one_learning_rate() -> None:
-    model = small_gpt()
-    optimizer = build_optimizer(Choice(name="muon"), model, 0.01)
-    assert [type(part).__name__ for part in optimizer.optimizers] == ["Muon", "AdamW"]
-    assert {group["lr"] for group in optimizer.param_groups} == {0.01}
-    taken = [id(param) for group in optimizer.param_groups for param in group["params"]]
-    assert sorted(taken) == sorted(id(param) for param in model.parameters())
-
-
-def test_options_reach_the_part_they_belong_to() -> None:
-    options = {"momentum": 0.8, "nesterov": False, "ns_steps": 3, "weight_decay": 0.2, "betas": [0.8, 0.9], "eps": 1e-6}
-    matrices, rest = build_optimizer(Choice(name="muon", options=options), small_gpt(), 0.01).param_groups
-    assert [matrices[name] for name in ("momentum", "nesterov", "ns_steps", "weight_decay")] == [0.8, False, 3, 0.2]
-    assert [rest[name] for name in ("betas", "eps", "weight_decay")] == [(0.8, 0.9), 1e-6, 0.2]
-
-
-def test_a_model_without_hidden_matrices_is_trained_by_adamw() -> None:
-    model = nn.ParameterList([nn.Parameter(torch.ones(3))])
-    optimizer = build_optimizer(Choice(name="muon"), model, 0.01)
-    assert [type(part).__name__ for part in optimizer.optimizers] == ["AdamW"]
-
-
-def test_a_model_of_nothing_but_hidden_matrices_needs_no_adamw() -> None:
-    optimizer = build_optimizer(Choice(name="muon"), nn.Linear(4, 4, bias=False), 0.01)
-    assert [type(part).__name__ for part in optimizer.optimizers] == ["Muon"]
 
 
 def test_convolution_kernels_are_adamws_unless_asked_for() -> None:
@@ -156,25 +121,3 @@ def test_adamws_learning_rate_is_a_multiple_that_schedulers_and_sweeps_keep() ->
         optimizer.step()
         scheduler.step()
         assert [group["lr"] for group in optimizer.param_groups] == [0.5 * lr, 0.125 * lr]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr_convention": "spectral"}, "lr_convention must be one of match_rms_adamw, original, got 'spectral'"),
-        ({"orthogonalization": "qr"}, "orthogonalization must be one of newton_schulz, svd, got 'qr'"),
-        ({"ns_dtype": "float8"}, "ns_dtype must be one of auto, float32, bfloat16, got 'float8'"),
-        ({"ns_steps": 0}, "ns_steps must be a whole number from 1 to 99, got 0"),
-        ({"ns_steps": 2.5}, "ns_steps must be a whole number"),
-        ({"ns_coefficients": [1.0, 2.0]}, "ns_coefficients must be three numbers"),
-        ({"momentum": 1.0}, "momentum must be in"),
-        ({"weight_decay": float("nan")}, "weight_decay must be finite and at least 0"),
-    ],
-)
-def test_values_outside_their_domain_are_refused_even_without_matrices(options: dict, message: str) -> None:
-    model = nn.ParameterList([nn.Parameter(torch.ones(3))])
-    with pytest.raises(ValueError, match=message):
-        Muon([nn.Parameter(torch.ones(2, 2))], **options)
-    if options.get("weight_decay") is None:
-        with pytest.raises(ConfigError, match=message):
-            build_optimizer(Choice(name="muon", options=options), model, 0.01)

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from cbs import run_trial
-from cbs.errors import ConfigError, UnknownNameError
+from cbs.errors import ConfigError
 from cbs.noise_scale import matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from sweeps.recipes import RECIPES
@@ -76,15 +77,6 @@ def test_a_class_says_what_a_sweep_needs(module: str) -> None:
     assert matched(built) == "l1"
 
 
-def test_options_handed_on_are_those_of_the_base(module: str) -> None:
-    spec = OPTIMIZERS[f"{module}:Damped"]
-    assert {"damping", "betas", "gamma_u"} <= spec.defaults.keys()
-    assert spec.geometry == "l1"
-    assert spec.lr_grid[3] == 0.25
-    with pytest.raises(ConfigError, match=r"no option 'dampng' \(did you mean 'damping'\?\)"):
-        build_optimizer(Choice(name=f"{module}:Damped", options={"dampng": 1.0}), nn.Linear(2, 1), 0.1)
-
-
 def test_a_function_takes_the_model(module: str) -> None:
     spec = OPTIMIZERS[f"{module}:both"]
     assert spec.defaults == {"momentum": 0.5}
@@ -119,13 +111,6 @@ def test_what_is_no_optimizer(module: str, entry: str, message: str) -> None:
         _ = OPTIMIZERS[f"{module}:{entry}"]
 
 
-def test_no_such_module() -> None:
-    with pytest.raises(ConfigError, match="cannot import optimizer module 'nowhere_at_all'"):
-        _ = OPTIMIZERS["nowhere_at_all:SGD"]
-    with pytest.raises(UnknownNameError, match=r"your own package\.module:name"):
-        _ = OPTIMIZERS["nowhere_at_all"]
-
-
 def test_trains_like_the_entry_it_equals() -> None:
     def steps(name: str) -> tuple[TrialStatus, object]:
         config = quadratic(
@@ -137,8 +122,40 @@ def test_trains_like_the_entry_it_equals() -> None:
     assert steps("torch.optim:SGD") == steps("torch.sgd")
 
 
-def test_torch_is_no_exception() -> None:
-    spec = OPTIMIZERS["torch.optim:Adam"]
-    assert spec.geometry == "l1"
-    assert spec.lr_grid[3] == 1e-3
-    assert isinstance(spec.build(nn.Linear(2, 1), 1e-3), torch.optim.Adam)
+class Idle(ProblemOptimizer):
+    """Takes its batch and does nothing."""
+
+    def step(self, closure: object = None) -> None:
+        self.take_batch()
+
+
+def idle() -> Idle:
+    return Idle(nn.Linear(2, 1).parameters(), {"lr": 0.1})
+
+
+def test_a_batch_serves_one_step() -> None:
+    optimizer = idle()
+    optimizer.observe(torch.zeros(3))
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="Idle needs the batch of the step: call observe"):
+        optimizer.step()
+
+
+def test_a_problem_is_needed() -> None:
+    with pytest.raises(RuntimeError, match="call attach"):
+        _ = idle().problem
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) -> None:
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(frozen)
+    optimizer = Idle(model.parameters(), {"lr": 0.1})
+    unused = dict.fromkeys(("outputs", "output_losses", "curvature_sample"), lambda *_: torch.zeros(()))
+    optimizer.attach(Problem(model=model, **unused))
+    optimizer.observe(torch.zeros(3))
+    optimizer.step()
+    model.bias.requires_grad_(not frozen)
+    optimizer.observe(torch.zeros(3))
+    with pytest.raises(RuntimeError, match="frozen or unfrozen after Idle was attached"):
+        optimizer.step()

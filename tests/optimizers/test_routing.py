@@ -1,6 +1,5 @@
 """Which parameters the matrix part takes: the rule, the override, and what is refused."""
 
-import dataclasses
 import importlib.util
 import re
 import warnings
@@ -9,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
@@ -54,50 +52,6 @@ def test_the_rule_takes_the_matrices_between_hidden_layers(tied: bool) -> None:
     assert [id(param) for param in route(model).matrices] == [id(model.get_parameter(name)) for name in HIDDEN]
 
 
-def test_every_trainable_parameter_has_one_route_and_a_reason() -> None:
-    model = Transformer(tied=False)
-    routing = route(model)
-    assert [entry.name for entry in routing.routes] == [name for name, _ in model.named_parameters()]
-    assert [id(entry.parameter) for entry in routing.routes] == [id(param) for param in model.parameters()]
-    assert len(routing.matrices) + len(routing.rest) == len(routing.routes)
-    reasons = {entry.name: entry.reason for entry in routing.routes}
-    assert reasons["tokens.weight"] == reasons["positions.weight"] == reasons["pos_embed"] == "embedding"
-    assert reasons["head.weight"] == "output layer"
-    assert reasons["blocks.0.norm.weight"] == reasons["blocks.1.output.bias"] == "not a matrix"
-    assert reasons["patches.weight"] == "kernel"
-    assert {reasons[name] for name in HIDDEN} == {"hidden"}
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        routing.routes[0].is_matrix = True
-
-
-def test_the_rule_takes_all_but_the_last_matrix_of_a_classifier() -> None:
-    model = nn.ModuleDict(
-        {
-            "features": nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()),
-            "classifier": nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)),
-        }
-    )
-    assert names(model) == ["classifier.0.weight", "classifier.2.weight"]
-
-
-def test_frozen_parameters_have_no_route() -> None:
-    model = Transformer(tied=True)
-    model.blocks[0].requires_grad_(False)
-    assert names(model) == HIDDEN[2:]
-    assert not any(entry.name.startswith("blocks.0") for entry in route(model).routes)
-    with pytest.raises(ValueError, match=r"'blocks\.0\.qkv\.weight' of matrices matches no trainable parameter"):
-        route(model, ["blocks.0.qkv.weight"])
-
-
-def test_all_takes_every_matrix() -> None:
-    model = Transformer(tied=True)
-    assert names(model, "all") == ["pos_embed", "tokens.weight", "positions.weight", *HIDDEN]
-    reasons = {entry.name: entry.reason for entry in route(model, "all").routes}
-    assert reasons["tokens.weight"] == "by override"
-    assert reasons["blocks.0.qkv.weight"] == "hidden"
-    assert reasons["patches.weight"] == "kernel"
-
-
 def test_kernels_are_taken_when_asked_for() -> None:
     model = Transformer(tied=False)
     assert names(model, "kernels") == ["patches.weight", *HIDDEN]
@@ -121,11 +75,6 @@ def test_kernels_are_taken_when_asked_for() -> None:
 def test_patterns_add_and_take_away_in_order(patterns: list[str], expected: list[str]) -> None:
     assert names(Transformer(tied=False), patterns) == expected
     assert names(Transformer(tied=False), tuple(patterns)) == expected
-
-
-def test_an_override_marks_only_what_it_moves() -> None:
-    reasons = {entry.name: entry.reason for entry in route(Transformer(tied=False), ["!blocks.0.*", "head.*"]).routes}
-    assert {name for name, reason in reasons.items() if reason == "by override"} == {*HIDDEN[:2], "head.weight"}
 
 
 def test_a_shared_parameter_is_found_under_each_of_its_names() -> None:
@@ -162,10 +111,6 @@ def test_every_routed_optimizer_has_the_override(name: str) -> None:
     assert [id(param) for param in optimizer.param_groups[0]["params"]] == [id(model.head.weight)]
     with pytest.raises(ConfigError, match=f"optimizer '{name}' refuses its options: pattern 'heda'"):
         build_optimizer(Choice(name=name, options={"matrices": ["heda"]}), model, 0.01)
-
-
-def test_the_spectral_family_is_routed() -> None:
-    assert set(ROUTED) >= {"muon", "normuon", "muonh", "adamh"}
 
 
 H, E, N, OUT = "hidden", "embedding", "not a matrix", "output layer"
@@ -333,49 +278,6 @@ def test_parameters_without_a_telling_module_are_told_by_name_and_shape() -> Non
     assert {entry.layout for name, entry in routes.items() if entry.kind == "hidden"} == {"out_in"}
 
 
-class Wrapped(nn.Module):
-    """Layers whose weights are made from other parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = weight_norm(nn.Embedding(11, 8))
-        self.up = weight_norm(nn.Linear(8, 6))
-        self.mix = orthogonal(nn.Linear(6, 6))
-        self.filter = weight_norm(nn.Conv1d(6, 4, 3))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            self.old = nn.utils.weight_norm(nn.Linear(4, 5))
-            self.old_words = nn.utils.weight_norm(nn.Embedding(11, 8))
-        self.lists = nn.ParameterList([torch.ones(5, 5), torch.ones(1, 5)])
-        self.unusual = weight_norm(nn.Linear(5, 11))
-
-
-def test_parameters_behind_a_weight_are_what_it_is() -> None:
-    model = Wrapped()
-    told = {
-        entry.name.replace("parametrizations.weight.", ""): entry.kind + "?" * entry.guessed
-        for entry in route(model).routes
-        if not entry.name.endswith("bias")
-    }
-    assert told == {
-        "words.original0": "not a matrix?",
-        "words.original1": "embedding",
-        "up.original0": "not a matrix?",
-        "up.original1": H,
-        "mix.original": H,
-        "filter.original0": N,
-        "filter.original1": "kernel",
-        "old.weight_g": N,
-        "old.weight_v": H,
-        "old_words.weight_g": N,
-        "old_words.weight_v": "embedding",
-        "lists.0": "hidden?",
-        "lists.1": "not a matrix?",
-        "unusual.original0": "not a matrix?",
-        "unusual.original1": "output layer?",
-    }
-
-
 class LanguageModel(nn.Module):
     """Its output layer is called what nobody calls it."""
 
@@ -385,32 +287,6 @@ class LanguageModel(nn.Module):
         self.places = nn.Embedding(6, 8)
         self.blocks = nn.ModuleList([nn.Linear(8, 11), nn.Linear(11, 8), nn.Linear(8, 6)])
         self.unusual = nn.Linear(8, outputs)
-
-
-def test_a_linear_layer_with_as_many_outputs_as_words_is_the_head() -> None:
-    blocks = ["blocks.0.weight", "blocks.1.weight", "blocks.2.weight"]
-    assert names(LanguageModel(11)) == blocks
-    assert names(LanguageModel(6)) == [*blocks, "unusual.weight"], "the positions are no vocabulary"
-    named = LanguageModel(11)
-    named.head = nn.Linear(8, 11)
-    assert names(named) == [*blocks, "unusual.weight"], "a shape decides only where no name does"
-    tied = LanguageModel(11)
-    tied.blocks.append(nn.Linear(8, 11, bias=False))
-    tied.blocks[-1].weight = tied.words.weight
-    assert names(tied) == [*blocks, "unusual.weight"]
-    assert names(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 11))) == ["1.weight"]
-
-
-def test_groups_hold_one_layout_each() -> None:
-    model = Table()
-    groups = route(model, ["mix", "experts", "D_proj", "up.weight"]).groups
-    assert [(group["layout"], len(group["params"])) for group in groups] == [
-        ("out_in", 2),
-        ("experts_out_in", 1),
-        ("in_out", 1),
-    ]
-    assert groups[0]["params"][0] is model.mix
-    assert route(nn.LayerNorm(3)).groups == []
 
 
 def warned(model: nn.Module, matrices: object = "hidden") -> Iterator[str]:
@@ -433,22 +309,6 @@ def test_a_guess_is_warned_about_once_for_a_model_with_an_override_that_works() 
     (message,) = warned(LanguageModel(11))
     assert message.endswith('matrices=["hidden", "unusual.weight"]')
     assert "unusual.weight" in names(LanguageModel(11), ["hidden", "unusual.weight"])
-
-
-def test_a_model_without_a_known_output_layer_is_told_which_layer_counts_as_hidden() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    (message,) = warned(model)
-    assert message.endswith(
-        'by name or shape: 2.weight (hidden); if wrong, override it: matrices=["hidden", "!2.weight"]'
-    )
-    assert names(model) == ["0.weight", "2.weight"]
-
-
-def test_tables_of_positions_are_embeddings() -> None:
-    model = nn.ParameterDict(
-        {name: nn.Parameter(torch.ones(4, 3)) for name in ("pos", "positions", "wpe", "wte", "post")}
-    )
-    assert names(model) == ["post"]
 
 
 def test_there_is_no_warning_where_nothing_was_guessed_or_the_user_said_what_is_what() -> None:

@@ -3,12 +3,13 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.noise_scale import GEOMETRIES
+from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer, optimizer
+from cbs.optimizers.matching import geometry_of, leaves, matched
 from cbs.optimizers.scaling import decay_at, resolve
 from cbs.trial.config import Choice
 
@@ -31,25 +32,6 @@ def test_published_half_life() -> None:
     assert decay_at(512, half_life) == pytest.approx(0.95, rel=1e-12)
 
 
-@given(beta2=st.floats(0.5, 0.9999), batch_size=st.integers(1, 4096), factor=st.integers(1, 64))
-def test_beta2_is_a_power_of_the_batch_size(beta2: float, batch_size: int, factor: int) -> None:
-    grown = decay_at(factor * batch_size, half_life_of(beta2, batch_size))
-    assert grown == pytest.approx(beta2**factor, rel=1e-9, abs=1e-300)
-
-
-def test_half_the_weight_is_left_after_a_half_life() -> None:
-    options = resolved({"beta2_half_life": 4096}, batch_size=64)
-    beta1, beta2 = options["betas"]  # type: ignore[misc]
-    assert beta1 == 0.9
-    assert beta2 ** (4096 / 64) == pytest.approx(0.5)
-
-
-def test_further_betas_are_kept() -> None:
-    defaults = {"betas": (0.9, 0.99, 0.999)}
-    choice = Choice(name="ademamix", options={"beta2_half_life": 8})
-    assert resolve(choice, defaults, lr=1.0, batch_size=8)["betas"] == [0.9, 0.5, 0.999]
-
-
 @pytest.mark.parametrize("name", ["lion", "torch.adamax", "pytorch_optimizer.adan", "pytorch_optimizer.pnm"])
 def test_another_decay_than_that_of_squared_gradients_in_every_step_has_no_half_life(name: str) -> None:
     choice = Choice(name=name, options={"beta2_half_life": 8})
@@ -58,18 +40,10 @@ def test_another_decay_than_that_of_squared_gradients_in_every_step_has_no_half_
     assert "beta2_half_life" not in OPTIMIZERS[name].options_in_examples
 
 
-def test_first_beta_is_kept() -> None:
-    assert resolved({"betas": [0.5, 0.7], "beta2_half_life": 8}, batch_size=8)["betas"] == [0.5, 0.5]
-
-
 def test_weight_decay_averages_over_the_timescale() -> None:
     # lr * weight_decay is the share of an old weight that a step forgets, B / timescale.
     options = resolved({"weight_decay_timescale": 10_000}, batch_size=50, lr=2e-3)
     assert 2e-3 * options["weight_decay"] == pytest.approx(50 / 10_000)  # type: ignore[operator]
-
-
-def test_other_options_pass_through() -> None:
-    assert resolved({"eps": 1e-6}) == {"eps": 1e-6}
 
 
 @pytest.mark.parametrize("value", [0, -1, "long", True, None])
@@ -82,11 +56,6 @@ def test_bad_values(option: str, value: object) -> None:
 def test_two_weight_decays_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match="give weight_decay or weight_decay_timescale, not both"):
         resolved({"weight_decay": 0.1, "weight_decay_timescale": 100})
-
-
-def test_an_optimizer_without_the_option() -> None:
-    with pytest.raises(ConfigError, match="'sgd' has no betas, so beta2_half_life means nothing for it"):
-        resolve(Choice(name="sgd", options={"beta2_half_life": 8}), {"momentum": 0.9}, lr=1.0, batch_size=1)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "merit"])
@@ -113,3 +82,97 @@ def test_an_option_may_say_whether_decay_is_decoupled(options: dict[str, object]
     else:
         with pytest.raises(ConfigError, match="no decoupled weight decay"):
             result()
+
+
+def third_party(name: str, base: type[torch.optim.Optimizer] = torch.optim.Optimizer) -> torch.optim.Optimizer:
+    kind = type(name, (base,), {})
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
+    return kind(parameters, {}) if base is torch.optim.Optimizer else kind(parameters, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "geometry"),
+    [
+        *((name, "l2") for name in ("SGD", "ASGD")),
+        *((name, "l1") for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta")),
+        *((name, "l1") for name in ("Adafactor", "SparseAdam", "Rprop")),
+        ("Muon", "nuclear"),
+    ],
+)
+def test_optimizers_of_torch(name: str, geometry: str) -> None:
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    assert matched(getattr(torch.optim, name)([parameter])) == geometry
+
+
+@pytest.mark.parametrize(
+    ("name", "geometry"),
+    [
+        ("LARS", "l2"),
+        ("SGDW", "l2"),
+        ("NormalizedSGD", "l2"),
+        ("SGDScheduleFree", "l2"),
+        ("SignSGD", "l1"),
+        ("Signum", "l1"),
+        ("Lion8bit", "l1"),
+        ("FusedAdam", "l1"),
+        ("DeepSpeedCPUAdam", "l1"),
+        ("AdamWScheduleFree", "l1"),
+        ("FusedLAMB", "l1"),
+        ("SingleDeviceMuonWithAuxAdam", "nuclear"),
+        ("Scion", "nuclear"),
+        ("DistributedShampoo", "nuclear"),
+    ],
+)
+def test_third_parties_are_known_by_name(name: str, geometry: str) -> None:
+    assert matched(third_party(name)) == geometry
+
+
+def test_an_optimizer_that_is_registered_needs_to_say_it_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Directional(torch.optim.SGD):
+        """Its name says nothing, and its base class something else."""
+
+    class Derived(Directional):
+        pass
+
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
+    optimizers = [Directional(parameters, lr=0.1), Derived(parameters, lr=0.1), third_party("FusedOurs")]
+    assert [geometry_of(type(entry)) for entry in optimizers] == ["l2", "l2", None]
+
+    def build(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        """One."""
+        return Directional(model.parameters(), lr=lr)
+
+    monkeypatch.setattr(OPTIMIZERS, "_entries", dict(OPTIMIZERS._entries))
+    declare = optimizer("ou_rs", lr_grid=(0.1, 0.2), family="sign", geometry={Directional: "l1"}, paper="none")
+    declare(build)
+    assert (OPTIMIZERS["ou_rs"].geometry, OPTIMIZERS["ou_rs"].known_as) == ("l1", ("ours",))
+    assert [matched(entry) for entry in optimizers] == ["l1", "l1", "l1"]
+
+
+def test_of_several_parts_the_first_that_is_not_adam_decides() -> None:
+    matrix, vector, other = (nn.Parameter(torch.zeros(2, 2)) for _ in range(3))
+    adam, muon = torch.optim.AdamW([vector]), torch.optim.Muon([matrix])
+    assert matched(CompositeOptimizer([adam, muon])) == "nuclear"
+    adam, sgd = torch.optim.AdamW([vector]), torch.optim.SGD([other])
+    assert matched(CompositeOptimizer([adam, sgd])) == "l2"
+    assert matched(CompositeOptimizer([torch.optim.AdamW([vector])])) == "l1"
+
+
+def test_a_wrapper_is_what_it_wraps() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    inner = torch.optim.Muon([nn.Parameter(torch.zeros(2, 2))])
+    assert matched(Wrapper(Wrapper(inner))) == "nuclear"
+    assert leaves(Wrapper(inner)) == [inner]
+
+
+def test_an_unknown_optimizer_is_a_config_error_that_says_what_to_do() -> None:
+    with pytest.raises(ConfigError) as caught:
+        matched(torch.optim.LBFGS([nn.Parameter(torch.zeros(2))]))
+    message = str(caught.value)
+    assert "LBFGS" in message
+    assert "geometry='l2'" in message
+    assert all(name in message for name in GEOMETRIES.names())
+    assert "\n" not in message

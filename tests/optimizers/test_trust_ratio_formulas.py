@@ -6,7 +6,7 @@ from torch import nn
 
 from cbs.optimizers import LAMB, MERIT
 from cbs.optimizers.lars import LARS
-from tests.optimizers.trust_ratios import STEPS, assert_agrees, beside_twin, gradients, run, starts
+from tests.optimizers.trust_ratios import STEPS, assert_agrees, beside_twin, gradients, starts
 from tests.references.lamb import LambTwin
 from tests.references.lars import LarsTwin
 from tests.references.merit import MeritTwin
@@ -58,22 +58,6 @@ def test_agrees_with_the_twin_in_float64(kind, name, foreach):
     fast, slow = beside_twin(kind, TWINS[kind], torch.float64, {**BASE[kind], **VARIANTS[kind][name]}, foreach=foreach)
     # Only the order of rounding differs: 8 steps of a few ulp each, far below 1e-9.
     assert_agrees(fast, slow, rtol=1e-9, atol=1e-12)
-
-
-@EVERY
-def test_agrees_with_the_twin_in_float32(kind, name):
-    fast, slow = beside_twin(kind, TWINS[kind], torch.float32, {**BASE[kind], **VARIANTS[kind][name]})
-    # Weights are of order 0.3 (up to 6) and each of 8 steps rounds at 6e-8 relative; ratios amplify that by ~10.
-    assert_agrees(fast, slow, rtol=2e-5, atol=5e-6)
-
-
-@pytest.mark.parametrize("kind", TWINS)
-def test_every_variant_differs_from_the_default(kind):
-    default = run(kind, torch.float64, **BASE[kind])
-    for name, options in VARIANTS[kind].items():
-        if options:
-            other = run(kind, torch.float64, **{**BASE[kind], **options})
-            assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(default, other, strict=True)), name
 
 
 ADAMW = {"betas": (0.8, 0.95), "eps": 1e-6}

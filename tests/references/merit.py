@@ -5,7 +5,40 @@ import math
 import numpy as np
 
 
-class MeritTwin:
+class AdamTwin:
+    """One tensor, in float64, and the direction that Adam with weight decay has for it."""
+
+    def __init__(
+        self,
+        w: np.ndarray,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        bias_correction: bool,
+    ) -> None:
+        self.w = np.array(w, dtype=np.float64)
+        self.m = np.zeros_like(self.w)
+        self.v = np.zeros_like(self.w)
+        self.t = 0
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.bias_correction = bias_correction
+
+    def direction(self, g: np.ndarray) -> np.ndarray:
+        beta1, beta2 = self.betas
+        self.t += 1
+        d = np.zeros_like(self.w)
+        for index in np.ndindex(self.w.shape):
+            self.m[index] = beta1 * self.m[index] + (1 - beta1) * g[index]
+            self.v[index] = beta2 * self.v[index] + (1 - beta2) * g[index] ** 2
+            m, v = self.m[index], self.v[index]
+            if self.bias_correction:
+                m, v = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
+            d[index] = m / (math.sqrt(v) + self.eps) + self.weight_decay * self.w[index]
+        return d
+
+
+class MeritTwin(AdamTwin):
     """One tensor under MERIT, in float64; :meth:`step` updates ``w`` in place. Options as in ``MERIT``."""
 
     def __init__(
@@ -25,28 +58,15 @@ class MeritTwin:
         ratio_from_ndim: int = 0,
         decay_from_ndim: int = 0,
     ) -> None:
-        self.w = np.array(w, dtype=np.float64)
-        self.m = np.zeros_like(self.w)
-        self.v = np.zeros_like(self.w)
-        self.t = 0
-        self.lr, self.betas, self.eps = lr, betas, eps
-        self.weight_decay = weight_decay if self.w.ndim >= decay_from_ndim else 0.0
-        self.bias_correction, self.variant, self.clip = bias_correction, variant, clip
+        decay = weight_decay if np.ndim(w) >= decay_from_ndim else 0.0
+        super().__init__(w, lr, betas, eps, decay, bias_correction)
+        self.variant, self.clip = variant, clip
         self.lower_bound, self.elementwise = lower_bound, elementwise
         self.scaled = self.w.ndim >= ratio_from_ndim
         self.size = largest if norm == "max" else euclidean
 
     def step(self, g: np.ndarray) -> np.ndarray:
-        beta1, beta2 = self.betas
-        self.t += 1
-        d = np.zeros_like(self.w)
-        for index in np.ndindex(self.w.shape):
-            self.m[index] = beta1 * self.m[index] + (1 - beta1) * g[index]
-            self.v[index] = beta2 * self.v[index] + (1 - beta2) * g[index] ** 2
-            m, v = self.m[index], self.v[index]
-            if self.bias_correction:
-                m, v = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
-            d[index] = m / (math.sqrt(v) + self.eps) + self.weight_decay * self.w[index]
+        d = self.direction(g)
         before = self.w.copy()
         for index in np.ndindex(self.w.shape):
             s = self.elementwise_ratio(before, d, index) if self.scaled else 1.0

@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.registry.choices import Choice, labels, parse_choice, parse_value, read_choice, value_text
+from cbs.registry.choices import Choice, labels, parse_choice, parse_value
+from cbs.registry.values import finite, is_number, is_whole, number, parse_batch_sizes, parse_seeds, whole
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
@@ -33,12 +36,6 @@ def test_what_str_writes_is_read_back(name: str, options: dict[str, Any]) -> Non
     assert read.name == name
     assert same(read.options, choice.options)
     assert "\n" not in str(choice)
-
-
-@given(VALUES)
-def test_a_value_alone_too_and_as_json(value: Any) -> None:
-    assert same(parse_value(value_text(value)), value)
-    assert same(parse_value(json.dumps(value)), value)
 
 
 @given(st.text())
@@ -94,11 +91,6 @@ def test_what_cannot_be_read_is_one_clear_line(text: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_that_other_tools_gave_stands_as_it_is() -> None:
-    assert read_choice("AdamW (fused)") == Choice(name="AdamW (fused)")
-    assert read_choice("muon(nesterov=false)").options == {"nesterov": False}
-
-
 @pytest.mark.parametrize(
     ("texts", "called"),
     [
@@ -128,3 +120,57 @@ def test_a_choice_covers_those_with_further_options() -> None:
     assert not parse_choice("muon(betas=[1, 3])").covers(variant)
     assert not variant.covers(muon)
     assert not parse_choice("adamw").covers(variant)
+
+
+@pytest.mark.parametrize(("value", "least", "taken"), [(1, 1, True), (0, 1, False), (0, 0, True), (5, 5, True)])
+def test_whole_numbers_start_at_the_least(value: int, least: int, taken: bool) -> None:
+    assert is_whole(value, least) is taken
+    if taken:
+        assert whole("n", value, least=least) == value
+    else:
+        with pytest.raises(ConfigError, match=f"^n must be a whole number of at least {least}, got {value}$"):
+            whole("n", value, least=least)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None])
+def test_what_is_no_whole_number_is_refused_with_its_value(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"at least 1, the first, got {value!r}$"):
+        whole("n", value, what="the first")
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, math.nan, math.inf, True, "0.5", None])
+def test_bounds_of_a_number_are_outside(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^x must be a number above 0 and below 1, got "):
+        number("x", value, below=1.0)
+    assert number("x", 0.5, below=1.0) == 0.5
+
+
+def test_a_number_without_an_upper_bound_says_so() -> None:
+    assert type(number("x", 3)) is float
+    with pytest.raises(ConfigError, match=r"^x must be a number above 2, got 2$"):
+        number("x", 2, above=2.0)
+
+
+def test_truth_is_no_number_and_numpys_numbers_are_stored_as_floats() -> None:
+    assert not is_number(True)
+    assert is_number(1)
+    assert type(finite("x", np.float32(0.5))) is float
+    for value in (math.nan, math.inf, False, "1"):
+        with pytest.raises(ConfigError, match=r"^x must be a finite number, got "):
+            finite("x", value)
+
+
+def test_batch_size_ranges():
+    assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
+    assert parse_batch_sizes("3..12") == (3, 6, 12)
+    with pytest.raises(ConfigError, match=r"does not meet 13; use 3\.\.12 or 3\.\.24"):
+        parse_batch_sizes("3..13")
+    assert parse_batch_sizes("5, 7") == (5, 7)
+    with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):
+        parse_batch_sizes("4-64")
+
+
+def test_seeds_are_a_count_or_a_list():
+    assert parse_seeds("3") == (0, 1, 2)
+    assert parse_seeds("4,7") == (4, 7)
+    assert parse_seeds("4,") == (4,)

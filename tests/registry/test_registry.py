@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
-from cbs.registry import ImportFallback, Registry, listed
+from cbs.registry import Registry, listed
 from tests.test_own_entries import REGISTRIES
 
 
@@ -63,11 +63,6 @@ def test_a_name_is_taken_once(shapes: Registry[type]) -> None:
     assert shapes["circle"] is not int
 
 
-def test_register_returns_what_it_decorates(shapes: Registry[type]) -> None:
-    assert shapes.register("line")(int) is int
-    assert shapes.names() == ["circle", "line", "square"]
-
-
 class Polygons:
     """A fallback that makes entries on demand, and knows one it cannot make."""
 
@@ -122,10 +117,6 @@ def test_a_fallback_says_why_it_does_not_serve_a_name(shapes: Registry[type], po
     assert "digon" not in shapes
 
 
-def test_without_a_fallback_there_are_no_more_names(shapes: Registry[type]) -> None:
-    assert shapes.more_names() == []
-
-
 def test_names_are_listed_from_the_sources_without_an_import(shapes: Registry[type], tmp_path: Path) -> None:
     assert listed("throwaway_shapes") == "circle, square"
     assert "throwaway_shapes.circle" not in sys.modules
@@ -136,18 +127,6 @@ def test_names_are_listed_from_the_sources_without_an_import(shapes: Registry[ty
     assert listed("throwaway_shapes") == "circle, hexagon, square" == ", ".join(shapes)
 
 
-def test_an_unknown_package_has_no_names() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such"):
-        listed("cbs.no_such")
-
-
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=lambda registry: registry.package)
 def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[object]) -> None:
     assert listed(registry.package, registry.folders) == ", ".join(registry)
-
-
-def test_what_a_module_prints_while_it_is_imported_is_no_answer(tmp_path, monkeypatch, capsys):
-    (tmp_path / "prints_when_imported.py").write_text("print('hello')\ndef entry(): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    ImportFallback("workload").get("prints_when_imported:entry")
-    assert capsys.readouterr() == ("", "hello\n")

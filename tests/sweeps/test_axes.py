@@ -3,18 +3,13 @@
 import json
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.best_rate import at_best
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.studies import point as point_of
-from analysis.estimate.suggest.earlier_command import adding
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
@@ -24,19 +19,20 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.external.asked import with_axes
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.launch import output_folder, resolve
+from sweeps.launching.launch import resolve
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import Once
 from sweeps.launching.policies.precision import Precision
-from sweeps.outlook.remaining import outlook
+from sweeps.launching.policies.staged import EachSetting, split_axes
 from sweeps.outlook.report import dry_run_report
 from sweeps.search.forecast import play
-from sweeps.search.search import Search
+from sweeps.search.search import Limits, Search
 from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep, prototype
-from tests.analysis.estimate.test_studies import study
 from tests.sweeps.joint_worlds import MOMENTA, TRUTH, World, replicate, sweep
-from tests.sweeps.simulation import small_sweep
+from tests.sweeps.simulation import run_search, small_sweep
 
 SGD = small_sweep(optimizers=(Choice(name="sgd"), Choice(name="adamw")))
 WORLD = World(0.03, 0)
@@ -93,11 +89,6 @@ def test_what_is_no_axis(axis: str, said: str) -> None:
         with_axes(SGD, [axis])
 
 
-def test_an_option_is_said_once() -> None:
-    with pytest.raises(ConfigError, match="has a value of momentum already"):
-        with_axes(SGD, ["momentum=0.9,0.95", "momentum=0.8,0.85"])
-
-
 def test_a_folder_does_not_mix_a_tuned_option_with_one_that_is_not(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.prepare()
@@ -130,38 +121,10 @@ def test_the_best_combination_of_every_batch_size_is_the_curve(stored: Path) -> 
         assert point.best_lr in rows.lrs[1:-1]
 
 
-def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> None:
-    """What a finer learning rate saves is asked of the trials with the options that won."""
-    (answer,) = analyze(stored, AnalysisConfig(resamples=100)).answers
-    alone = at_best([joint.along_lr for joint in answer.studies])
-    assert [each.saving for each in at_best(answer.studies)] == [each.saving for each in alone]
-    # the highest learning rate of its options: the next row is no neighbour
-    tuned = np.array(["a=1", "a=1", "a=2", "a=2"], dtype=object)
-    edge = replace(study([[300.0], [200.0], [400.0], [500.0]]), tuned=tuned)
-    assert at_best([edge])[0].edge == 1
-    assert point_of(edge).at_grid_edge
-
-
-def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
-    line = adding(Store(stored).manifest(), stored, Choice(name="sgd"), (8,), (0, 1), None)
-    axis = "--axis momentum=0.8,0.9,0.95,0.98"
-    assert line == f"cbs sweep --optim sgd {axis} --batch-sizes 8 --seeds 0,1 --output {stored}"
-    assert "--axis" not in adding(Store(stored).manifest(), stored, Choice(name="adamw"), (8,), (0, 1), None)
-
-
 def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:
     found = Precision().look(sweep(), stored)
     assert list(found) == [f"sgd(momentum={momentum})" for momentum in MOMENTA]
     assert len({id(answer) for answer in found.values()}) == 1
-
-
-def test_tables_say_which_value_won(
-    stored: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    code, _, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--figures", "none")
-    assert (code, err) == (0, "")
-    assert "momentum=0.9" in (tmp_path / "a" / "points.csv").read_text()
 
 
 def test_an_end_of_the_axis_is_told_as_an_end_of_the_grid() -> None:
@@ -169,27 +132,11 @@ def test_an_end_of_the_axis_is_told_as_an_end_of_the_grid() -> None:
     assert replicate(World(0.03, 1), MOMENTA, 100)["verdict"] == Verdict.OK
 
 
-def test_values_that_no_one_goes_below_are_no_end() -> None:
-    ends = {"0 0.1 0.2": "001", "0.1 0.2 0.3": "101", "true false none": "000"}
-    for values, at_end in ends.items():
-        tuned = np.array([f"decay={value}" for value in values.split()], dtype=object)
-        changed = replace(study([[3.0], [2.0], [4.0]]), tuned=tuned)
-        assert [changed.edges_of_axes(row) for row in range(3)] == [("decay",) * int(end) for end in at_end]
-
-
 def test_the_interval_holds_the_truth_where_the_best_momentum_moves() -> None:
     """Of two at 95 %, none is found once in 400; the slow test counts."""
     found = [replicate(World(0.1, number), resamples=100) for number in range(2)]
     assert any(one["covered"] for one in found)
     assert statistics.mean(one["momentum"] for one in found) > 0.7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.03, 0.1])
-def test_the_interval_has_the_coverage_it_states(noise: float) -> None:
-    """Of 50 at 95 %, 42 and fewer are found once in 300."""
-    found = [replicate(World(noise, number), resamples=200) for number in range(50)]
-    assert sum(one["covered"] for one in found) >= 43
 
 
 def test_a_malformed_plan_is_refused(stored: Path, tmp_path: Path) -> None:
@@ -237,36 +184,11 @@ def test_every_schedule_runs_under_every_optimizer_and_has_a_search_of_its_own()
     assert Cell.of(trial).optimizer == f"{trial.optimizer}, late_switch(to=16)"
 
 
-def test_what_is_left_of_schedules_alone_is_foreseen() -> None:
-    """Trials under a schedule are expected to take the steps of that schedule's, not of the optimizer's without."""
-    sweep = tiny(SEESAW, LATE)
-    search = Search(sweep)
-    trial = next(trial for trial in search.waiting() if trial.batch_schedule == LATE)
-    done = TrialResult(
-        config=trial, status=TrialStatus.REACHED, steps_to_target=3.0, evaluations=[], steps={}, workload=None
-    )
-    before, after = (outlook(sweep, finished, None, 2)[1] for finished in ((), (done,)))
-    assert before.trials.total() >= len(sweep.studies()) > 0
-    assert after.trials.total() < before.trials.total()
-
-
 def test_constant_trials_are_those_of_a_sweep_without_schedules() -> None:
     plain, mixed = Search(tiny()).waiting(), Search(tiny(SEESAW, Choice(name="constant"))).waiting()
     assert {trial.trial_id for trial in plain} < {trial.trial_id for trial in mixed}
     assert "batch_schedules" not in tiny().axes.to_json()
     assert tiny().protocol() == tiny(SEESAW).protocol()
-
-
-def test_schedules_join_the_folder_of_the_sweep(tmp_path: Path) -> None:
-    base, later = tiny(), tiny(SEESAW)
-    assert output_folder(later, base, tmp_path) == tmp_path / "tiny"
-    store = Store(tmp_path / "tiny")
-    store.prepare()
-    store.write_manifest(merged_manifest(store, base, "cbs sweep"))
-    store.write_manifest(merged_manifest(store, later, "cbs sweep --schedule 'seesaw(alpha=3)'"))
-    assert store.manifest()["axes"]["batch_schedules"] == ["constant", "seesaw(alpha=3)"]
-    store.write_manifest(merged_manifest(store, base, "cbs sweep"))
-    assert store.manifest()["axes"]["batch_schedules"] == ["constant", "seesaw(alpha=3)"]
 
 
 def test_options_are_set_where_a_schedule_has_them() -> None:
@@ -293,22 +215,72 @@ def test_what_cannot_run_is_refused_before_anything_does(schedule: str, changes:
         tiny(parse_choice(schedule), **changes)
 
 
-def test_a_schedule_given_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_schedules holds a value twice"):
-        tiny(SEESAW, SEESAW)
-
-
 def test_a_dry_run_tells_the_learning_rates_of_every_schedule(tmp_path: Path) -> None:
     report = dry_run_report(tiny(Choice(name="constant"), LATE), tmp_path, None, 1)
     assert report["lrs"] == {name: [0.1, 0.2] for name in ("sgd", "sgd, late_switch", "adamw", "adamw, late_switch")}
 
 
-def test_a_suggested_command_adds_to_the_curve_of_constant_batch_sizes(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.prepare()
-    told = "cbs sweep --optim sgd --schedule seesaw --set schedule.alpha=3 --set schedule.name=cosine --set max_steps=9"
-    store.write_manifest(merged_manifest(store, tiny(SEESAW), told))
-    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="sgd"), (4, 8), (0, 1), None)
-    assert "seesaw" not in line
-    assert "alpha" not in line
-    assert "--set schedule.name=cosine --set max_steps=9" in line
+AXES = {"clip_norm": ("1", "none"), "averaging": ("none", '"ema(half_life=50)"')}
+
+
+def test_settings_are_axes_of_their_own_and_options_of_optimizers_are_left():
+    settings, rest = split_axes(
+        ["clip_norm=1,none", "momentum=.9,.95", "averaging=none,'ema(half_life=50)'", "adamw.eps=1e-8,1e-6"]
+    )
+    assert settings == AXES
+    assert rest == ["momentum=.9,.95", "adamw.eps=1e-8,1e-6"]
+
+
+@pytest.mark.parametrize("axes", [["clip_norm=1"], ["clip_norm=1,1"], ["clip_norm=1,2", "clip_norm=3,4"]])
+def test_an_axis_has_two_values_each_once(axes):
+    with pytest.raises(ConfigError, match="--set clip_norm= sets one"):
+        split_axes(axes)
+
+
+def test_every_combination_runs_in_a_folder_of_its_own_and_is_told_apart(tmp_path):
+    seen: list[tuple[Sweep, Path]] = []
+
+    def run(part: Sweep, place: Path) -> Search:
+        seen.append((part, place))
+        search = Search(part)
+        run_search(search)
+        return search
+
+    asked, said = small_sweep(seeds=(0,), batch_sizes=(4,)), []
+    report = follow(EachSetting(Once, AXES), asked, tmp_path / "x", run, Limits(), said.append)
+    assert [place.name for _, place in seen] == [
+        "x-clip_norm=1-averaging=none",
+        "x-clip_norm=1-averaging=ema(half_life=50)",
+        "x-clip_norm=none-averaging=none",
+        "x-clip_norm=none-averaging=ema(half_life=50)",
+    ]
+    assert [(part.trial.clip_norm, part.trial.averaging and part.trial.averaging.name) for part, _ in seen] == [
+        (1.0, None), (1.0, "ema"), (None, None), (None, "ema")
+    ]  # fmt: skip
+    assert len({part.protocol_fingerprint for part, _ in seen}) == 4
+    assert [content["settings"] for content in report.content["sweeps"]][1] == [
+        "clip_norm=1", 'averaging="ema(half_life=50)"'
+    ]  # fmt: skip
+    assert report.content["examples"] == sum(content["examples"] for content in report.content["sweeps"])
+    assert report.content["failures"] == {"trials": 0, "first": None}
+    assert len([line for line in report.lines if line.startswith("== ")]) == len(said) == 4
+
+
+def test_a_value_that_cannot_be_built_is_refused_before_the_first_runs(tmp_path):
+    def run(part: Sweep, place: Path) -> Search:
+        raise AssertionError
+
+    policy = EachSetting(Once, {"schedule.name": ("constant", "foo")})
+    with pytest.raises(ConfigError, match="unknown schedule 'foo'"):
+        follow(policy, small_sweep(), tmp_path, run, Limits())
+    with pytest.raises(ConfigError, match="clip_norm must be a finite number"):
+        EachSetting(Once, {"clip_norm": ("1", "-1")}).check(small_sweep(), limits=Limits(), source=None)
+
+
+def test_a_dry_run_shows_each(tmp_path):
+    policy = EachSetting(Once, {"schedule.warmup_steps": ("5", "20")})
+    report = policy.preview(small_sweep(), tmp_path / "x", None, 1)
+    assert [content["output"] for content in report.content["sweeps"]] == [
+        str(tmp_path / "x-schedule.warmup_steps=5"), str(tmp_path / "x-schedule.warmup_steps=20")
+    ]  # fmt: skip
+    assert "step times are those of the sweep without the values of --axis" in policy.not_counted(report, Limits())

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.trial.lr_choice import SLOPE, SLOPE_DEVIATION, Expected, expected
-from sweeps.search.bracket import CURVATURE, Rules, bracketed, expected_loss, needed, optimum, possible_gains, two_rates
-from sweeps.search.trial_table import FARTHEST, OCTAVE, SEED_DEVIATION, SEED_WEIGHT, Lattice, TrialOutcome, TrialTable
+from cbs.trial.lr_choice import Expected
+from sweeps.search.bracket import CURVATURE, Rules, bracketed, expected_loss, needed, optimum, two_rates
+from sweeps.search.trial_table import OCTAVE, SEED_DEVIATION, SEED_WEIGHT, Lattice, TrialOutcome, TrialTable
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()
@@ -25,45 +25,11 @@ def reached(**steps: float) -> dict[tuple[float, int], TrialOutcome]:
     }
 
 
-def test_positions_are_learning_rates_and_back() -> None:
-    for position in (-FARTHEST, -70, -64, -1, 0, 1, 33, 128, FARTHEST):
-        assert LATTICE.position(LATTICE.lr(position)) == pytest.approx(position, abs=1e-2)
-    assert {LATTICE.lr(OCTAVE * octave) for octave in range(-2, 3)} == set(GRID)
-    own = Lattice((2**-14, 2**-13, 2**-12))
-    assert own.lr(OCTAVE) == 2**-12
-    assert LATTICE.position(3e-3) != round(LATTICE.position(3e-3))
-    assert LATTICE.nearest(math.log(5e-3), OCTAVE) == 0
-    assert LATTICE.nearest(1e9) == FARTHEST
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-0.3, 0.3), st.floats(0.01, 0.3))
 def test_the_expected_loss_is_that_of_normal_draws(mean: float, deviation: float) -> None:
     draws = np.random.default_rng(0).normal(mean, deviation, 200_000)
     assert expected_loss(mean, deviation) == pytest.approx(np.maximum(0, -draws).mean(), abs=0.01 * deviation)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.floats(-0.9, 0.9), st.floats(0.1, 3.0), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
-def test_the_gain_of_a_parabola_is_its_depth_on_the_side_where_it_lies(place, curvature, below, above) -> None:
-    """``place`` is where the vertex lies, within half of either gap."""
-    vertex = place * (above if place > 0 else below) / 2
-
-    def rise(at: float) -> float:
-        return curvature * ((at - vertex) ** 2 - vertex**2)
-
-    gains = possible_gains(rise(-below), rise(above), below, above, False, 1.3)
-    depth = curvature * vertex**2
-    assert gains == pytest.approx((depth, 0.0) if vertex < 0 else (0.0, depth), abs=1e-9)
-
-
-def test_beside_a_cliff_the_slope_that_leads_up_to_it_could_go_on() -> None:
-    lower, upper = possible_gains(0.7, math.inf, 1.0, 1.0, True, 1.3)
-    assert upper == pytest.approx(0.35)
-    assert lower == 0.0
-    assert possible_gains(math.inf, 0.7, 1.0, 1.0, False, 1.3) == (upper, lower)
-    assert min(possible_gains(math.inf, math.inf, 1.0, 1.0, True, 1.3)) == pytest.approx(math.log(1.3) / 4)
-    assert possible_gains(0.0, 0.0, 1.0, 1.0, False, 1.3) == (0.0, 0.0)
 
 
 def test_seed_noise_is_what_is_left_around_learning_rate_and_seed() -> None:
@@ -152,14 +118,6 @@ def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_can
     assert needed(clear, range(8), LATTICE, Rules(gain=9.0)) == []
 
 
-def test_what_many_seeds_have_in_common_is_known_better() -> None:
-    of_seeds = {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
-    one = reached(m1=128, z=100, p1=101, p2=160) | of_seeds
-    four = one | {(8e-3, seed): TrialOutcome(101, 0.0) for seed in range(1, 4)}
-    assert needed(one, range(8), LATTICE, Rules(gain=9.0))
-    assert needed(four, range(8), LATTICE, Rules(gain=9.0)) == []
-
-
 def test_a_side_that_is_worse_by_less_than_the_noise_does_not_close_a_bracket() -> None:
     """As of images at batch size 16: 278 steps, 285 at twice the rate, and far fewer at four times."""
     (ask,) = needed(reached(m1=400, z=278, p1=285), [0, 1], LATTICE, RULES)
@@ -171,15 +129,6 @@ def test_a_side_that_is_worse_by_less_than_the_noise_does_not_close_a_bracket() 
     assert all(ask.lr < 16e-3 for ask in closed)
     assert bracketed(reached(m1=400, z=278, p1=350), [0], LATTICE, RULES)
     assert not bracketed(reached(m1=400, z=278, p1=285), [0], LATTICE, RULES)
-
-
-def test_four_seeds_close_what_one_leaves_open() -> None:
-    one = reached(m1=400, z=278, p1=292)
-    four = one | {
-        (lr, seed): TrialOutcome(cost, 0.0) for seed in (1, 2, 3) for lr, cost in ((4e-3, 278.0), (8e-3, 292.0))
-    }
-    for seen, seeds, asked in ((one, [0], True), (four, range(4), False)):
-        assert any(ask.lr == 16e-3 for ask in needed(seen, seeds, LATTICE, RULES)) == asked
 
 
 def test_other_batch_sizes_close_what_the_noise_leaves_open_where_they_are_sure() -> None:
@@ -245,31 +194,6 @@ def test_the_first_stride_is_long_where_nothing_reached_the_target_in_its_whole_
         seen = {(LATTICE.lr(o * OCTAVE), 0): TrialOutcome(math.nan, end) for o, end in ((0, far), (1, near))}
         (ask,) = needed(seen, [0], LATTICE, RULES)
         assert LATTICE.position(ask.lr) == octaves * OCTAVE
-
-
-def test_the_optimum_lies_at_the_vertex() -> None:
-    best, deviation = math.log(4.7e-3), 0.3
-    seen = {
-        (lr, 0): TrialOutcome(100 * math.exp(deviation * (math.log(lr) - best) ** 2), 0.0) for lr in (2e-3, 4e-3, 8e-3)
-    }
-    found, variance = optimum(seen, [0], LATTICE, Rules(prune_factor=None))
-    assert found == pytest.approx(best)
-    assert 0 < variance < math.log(2) ** 2
-    assert optimum({(4e-3, 0): TrialOutcome(math.nan, math.inf)}, [0], LATTICE, RULES) is None
-
-
-def test_the_law_follows_a_line_and_knows_less_the_farther_away() -> None:
-    sizes = np.log([8.0, 16.0, 32.0])
-    line = -6 + 0.3 * sizes
-    near, far = (expected(math.log(size), sizes, line, [0.01] * 3) for size in (64.0, 4096.0))
-    assert near.log_lr == pytest.approx(-6 + 0.3 * math.log(64), abs=0.15)
-    assert near.deviation < far.deviation
-    sure = expected(math.log(64), sizes, line, [1e-8] * 3)
-    assert sure.deviation < near.deviation
-    one = expected(math.log(64), sizes[:1], line[:1], [0.01])
-    away = math.log(8.0)
-    assert one.log_lr == pytest.approx(line[0] + SLOPE * away)
-    assert one.deviation > SLOPE_DEVIATION * away
 
 
 @pytest.mark.parametrize(("below", "distance", "finer"), [(120, 0.1, False), (120, math.inf, True), (125, 0.1, True)])

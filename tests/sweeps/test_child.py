@@ -7,11 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cbs.errors import ConfigError, DamagedError
+from cbs.trial.config import Choice
+from cbs.trial.target import Target
+from sweeps.outlook.cost import Cost, StepCost
 from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
+from tests.sweeps.alone import ChildHere
+from tests.sweeps.simulation import small_sweep
 
 HERE = "tests.sweeps.test_child"
 
@@ -19,12 +26,6 @@ HERE = "tests.sweeps.test_child"
 def answer(channel: Channel, what: object) -> object:
     channel.say("on it")
     return what
-
-
-def pause(channel: Channel, seconds: float) -> str:
-    channel.say("on it")
-    time.sleep(seconds)
-    return "done"
 
 
 def refuse(channel: Channel) -> None:
@@ -113,11 +114,6 @@ def test_what_takes_long_is_imported_before_anybody_asks_and_is_no_answer():
         assert child.call(f"{HERE}:imported") is False
 
 
-def test_what_fails_before_anybody_asks_answers_nothing():
-    with Child("no.such.module") as child:
-        assert child.call(f"{HERE}:answer", 4) == 4
-
-
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -151,14 +147,6 @@ def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
     assert time.monotonic() - started < 60
     if function != "stop_itself":
         assert f"in {function}, {__file__}" in str(death.value)
-
-
-def test_an_hour_in_which_the_machine_slept_is_no_silence(monkeypatch):
-    clock = time.monotonic
-    with Child() as child:
-        child.call(f"{HERE}:answer", "it has started")
-        sleep = lambda said: monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # noqa: E731
-        assert child.call(f"{HERE}:pause", 0.7, heard=sleep, silence=5.0) == "done"
 
 
 def test_signs_of_life_keep_it_alive_beyond_the_patience(monkeypatch):
@@ -201,23 +189,6 @@ def test_it_does_not_outlive_the_one_who_asked(function):
     assert gone(pid)
 
 
-def chatter(channel: Channel) -> None:
-    for _ in range(60):
-        print("x" * 100_000, flush=True)
-        channel.say("still here")
-    time.sleep(1.0)  # until it was heard
-    print("\nthe end", flush=True)
-    os._exit(5)
-
-
-def test_what_it_writes_is_forgotten_but_for_the_end():
-    with Child() as child:
-        with pytest.raises(Died, match="exited with code 5: the end") as death:
-            child.call(f"{HERE}:chatter")
-        assert sum(map(len, death.value.lines)) < 20_000
-        assert os.fstat(child._log.fileno()).st_size < 2**21
-
-
 def forking(channel) -> int:
     """A copy of the process goes on, says and answers what it likes."""
     if os.fork() == 0:
@@ -235,12 +206,41 @@ def test_a_copy_that_a_trial_makes_of_its_process_is_not_heard():
     assert heard == []
 
 
-def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch):
-    (tmp_path / "json.py").write_text("open('ran', 'w')")
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "__init__.py").write_text("open('ran', 'w')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as where Python was started with -c
-    with Child() as child:
-        assert child.call(f"{HERE}:answer", 1) == 1
-    assert not (tmp_path / "ran").exists()
+def faulty(act: str):
+    workload = Choice(name="tests.sweeps.faulty:workload", options={"acts": {"1": act, "4": act}, "after": 0})
+    return small_sweep(workload=workload, batch_sizes=(4,), target=Target(metric="validation_loss", value=0.4))
+
+
+@pytest.mark.parametrize(
+    ("cost", "changes", "seconds"),
+    [
+        (None, {}, UNTIMED_SECONDS),
+        (Cost(), {}, UNTIMED_SECONDS),
+        (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {}, LEAST_SECONDS),
+        (Cost({"sgd": StepCost(0.001, 0.0, 0.01)}), {"compile": True}, UNTIMED_SECONDS),
+        (Cost({"sgd": StepCost(1.0, 0.1, 0.01)}), {}, 100 * (1.0 + 0.1 * 256)),
+        (Cost({"sgd": StepCost(1.0, 0.1, 60.0)}), {}, 100 * 60.0),
+    ],
+)
+def test_the_longest_planned_step_or_evaluation_counts(cost, changes, seconds):
+    assert patience(small_sweep(**changes), cost) == seconds
+
+
+class Ending(ChildHere):
+    """A child that ends in a way."""
+
+    def __init__(self, ending: Died) -> None:
+        self.ending = ending
+
+    def call(self, *_: Any, **__: Any) -> Any:
+        raise self.ending
+
+
+def test_how_a_child_ended_is_one_line_and_a_hang_none_to_a_dry_run():
+    sweep = small_sweep(batch_sizes=(4,))
+    with pytest.raises(ConfigError, match=r"first steps.*'noisy_quadratic'.*killed by SIGSEGV: last words") as refusal:
+        timed_apart(sweep, child=Ending(Died(-11, None, ["last words"])))
+    assert "\n" not in str(refusal.value)
+    assert timed_apart(sweep, child=Ending(Died(None, 0.5, [])), give_up=0.5) == Cost()
+    with pytest.raises(ConfigError, match=r"did not respond for 20 s"):
+        timed_apart(sweep, child=Ending(Died(None, 20.0, [])), silence=20.0, give_up=60.0)

@@ -1,11 +1,8 @@
 """Trials that another program trains: how it is started, how its log is read while it is written, how it ends."""
 
-import contextlib
 import json
 import math
-import shlex
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -20,16 +17,14 @@ from cbs import report, report_settings
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.registry.commands import command_line, masked
 from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from sweeps.external.asked import check_there, told_secrets
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import Process
-from sweeps.external.run import _free_port, run_command
+from sweeps.external.run import run_command
 from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.spec import Sweep, prototype
@@ -95,26 +90,6 @@ def test_what_is_reported_is_the_metric_whatever_it_is_called(further, metric, v
     assert problem in curve.problem
 
 
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        ("nosuchprogram {lr}", "no program 'nosuchprogram'"),
-        ("python nosuch.py --out x.py", "nosuch.py is not in"),
-        ("python -u there.py {lr}", ""),
-        ("python -c 'import mine' gone.py", ""),
-        ("python -m mine gone.py", ""),
-        ("python {folder}/made.py", ""),
-        ("cat gone.py", ""),
-    ],
-)
-def test_a_program_or_script_that_is_not_there_is_named_before_any_trial(command, problem, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shutil.which", lambda program: None if program == "nosuchprogram" else program)
-    (tmp_path / "there.py").touch()
-    with pytest.raises(ConfigError, match=problem) if problem else contextlib.nullcontext():
-        check_there(command)
-
-
 def test_every_place_is_filled_and_no_shell_is_asked() -> None:
     made = trainer(
         "A=1 B='x={seed}' train '--note=a b; rm x' --b={batch_size} {lr} {seed} {folder}/x {optimizer} {beta2} {steps} "
@@ -126,26 +101,6 @@ def test_every_place_is_filled_and_no_shell_is_asked() -> None:
     first += ["adamw", "0.95", "70", "{x}"]
     assert made.argv(one, Path("there"), resumed=False) == first
     assert made.argv(one, Path("there"), resumed=True) == [*first, "--from", "there/last"]
-
-
-def test_every_program_has_a_port_of_its_own(tmp_path: Path) -> None:
-    listens = (
-        "import socket, sys; assert sys.argv[1] != '0'; socket.create_server(('', int(sys.argv[1]))); print('heard')"
-    )
-    made = trainer(f'{sys.executable} -Sc "{listens}" {{port}} {PLACES}', reads="report")
-    for folder in ("one", "other"):
-        message = run_command(trial(made), tmp_path / folder, path=str(tmp_path)).message
-        assert "logged no 'loss' after step 0 (it calls cbs.report, or --reads names its log)" in message
-        assert (tmp_path / folder / "output.log").read_text() == "heard\n"
-    with socket.create_server(("", 0)) as taken_port:
-        ports = {_free_port() for _ in range(20)}
-        assert taken_port.getsockname()[1] not in ports
-    assert 0 not in ports
-
-
-def test_it_survives_the_configuration() -> None:
-    made = trainer(columns={"step": "iteration"}, tokens_per_example=5)
-    assert ExternalTrainer.of(TrialConfig.from_dict(trial(made).to_dict()).workload) == made
 
 
 @pytest.mark.parametrize(
@@ -167,23 +122,6 @@ def test_it_survives_the_configuration() -> None:
 def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
         trainer(**options)
-
-
-@pytest.mark.parametrize(
-    ("command", "optimizers", "settings", "said"),
-    [
-        (f"train {PLACES}", ("adamw", "lamb"), (), "would give the same run"),
-        (f"train {PLACES} {{beta2}}", ("adamw",), (), "has {beta2}, which is none of"),
-        (f"train {PLACES} {{steps}}", ("adamw",), (), "max_steps=N"),
-        (f"train {PLACES}", ("adamw",), ("schedule.name=cosine",), "the program decides it"),
-        (f"train {PLACES}", ("adamw",), ("clip_norm=1",), "the program decides it"),
-    ],
-)
-def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing_is_refused(
-    command: str, optimizers: tuple[str, ...], settings: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
-        trained_by(trainer(command), asked(*optimizers), 1.0, settings)
 
 
 def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() -> None:
@@ -443,18 +381,3 @@ def until(true: Any, seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ("train.py --api-key sk-1 --lr {lr}", "train.py --api-key *** --lr {lr}"),
-        ("train.py --hf_token=abc --password 'x y'", "train.py --hf_token=*** --password ***"),
-        ("train.py --tokens-per-example 32 --token-file f", "train.py --tokens-per-example 32 --token-file f"),
-    ],
-)
-def test_keys_in_command_lines_are_not_shown(typed, shown, monkeypatch):
-    assert masked(typed) == shown
-    assert [shown in line for line in told_secrets(typed)] == ([] if typed == shown else [True])
-    monkeypatch.setattr(sys, "argv", ["cbs", "sweep", "--command", typed])
-    assert shlex.split(command_line()) == ["cbs", "sweep", "--command", shown]

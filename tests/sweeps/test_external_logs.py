@@ -25,48 +25,6 @@ def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
     assert curve.evaluations[-1].value == 0.5
 
 
-@pytest.mark.parametrize("reads", ["nanogpt", "csv"])
-def test_of_a_long_log_only_what_came_is_read(reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch size stands at the start, 2 x 8 tokens."""
-    made = trainer(reads=reads, tokens_per_example=2, metric="val_loss")
-    head, line = {
-        "nanogpt": ("tokens per iteration will be: 16\n", "step {0}: train loss {1:.4f}, val loss {1:.4f}\n"),
-        "csv": ("step,val_loss\n", "{0},{1:.4f}\n"),
-    }[reads]
-    monkeypatch.setattr("sweeps.external.curve._WINDOW", 200)
-    log, curve = tmp_path / (OUTPUT if reads == "nanogpt" else "log.csv"), LoggedCurve(
-        made, trial(made), tmp_path, resumed=False
-    )  # fmt: skip
-    log.write_text(head)
-    sizes: list[int] = []
-    points = LoggedCurve._points
-    monkeypatch.setattr(
-        LoggedCurve,
-        "_points",
-        lambda self, source, *rest: (
-            sizes.append(sum(path.stat().st_size for path in source.iterdir())) or points(self, source, *rest)
-        ),
-    )
-    for at in range(60):
-        with log.open("a") as file:
-            file.writelines(line.format(10 * at + step, 9 - 0.01 * (10 * at + step)) for step in range(10))
-        assert curve.update(whole=False), curve.problem
-        assert [(row.step, row.value) for row in curve.evaluations][-1] == (10 * at + 9, round(8.91 - 0.1 * at, 4))
-    assert len(sizes) == 60
-    assert [row.step for row in curve.evaluations] == list(range(600))
-    assert max(sizes) < 1500 < log.stat().st_size / 4
-    with log.open("a") as file:  # a step back, which is no continuation
-        file.write(line.format(300, 1.0))
-    assert not curve.update(whole=False)
-    assert "goes back from step 599 to 300" in curve.problem
-    log.write_text(head + line.format(0, 5.0) + line.format(700, 2.0))  # another log in its place
-    assert curve.update(whole=False) is False
-    assert [row.value for row in curve.evaluations] == [5.0, 2.0]
-    log.write_text(head.replace("16", "32") + "".join(line.format(step, 4.0) for step in range(800)))
-    assert curve.update(whole=False) == (reads == "csv")
-    assert curve.hopeless == (reads == "nanogpt")
-
-
 @pytest.mark.parametrize(("left", "said"), [([2, 3], "begins at step 2"), ([], "is empty")])
 def test_a_log_that_loses_its_beginning_is_refused(tmp_path: Path, left: list[int], said: str) -> None:
     def log(steps: list[int]) -> None:

@@ -115,22 +115,6 @@ def test_every_other_end_of_a_trial_is_told_and_a_later_sweep_mends_it(tmp_path,
         assert "failed" not in told
 
 
-@pytest.mark.slow
-def test_a_limit_on_the_memory_of_a_trial_makes_its_passes_smaller_and_changes_no_number(tmp_path):
-    """A real limit of the system, from the first step on."""
-    flag = tmp_path / "flag"
-    flag.touch()
-    found, told = run(asked(dict.fromkeys((16, 8, 4), "cramped"), flag=str(flag), after=0), tmp_path / "out")
-    flag.unlink()
-    assert {size: (str(result.status), result.micro_batch_size) for size, result in found.items()} == {
-        4: ("REACHED", None), 8: ("REACHED", 4), 16: ("REACHED", 4)
-    }  # fmt: skip
-    assert told.count("passes of 4 examples, as more do not fit into memory") == 2
-    for result in found.values():
-        alone = run_trial(result.config, most=result.micro_batch_size)
-        assert str(result.evaluations) == str(alone.evaluations)
-
-
 def test_a_full_folder_of_temporary_files_ends_the_sweep_in_one_line(tmp_path, monkeypatch):
     def full(tuner):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/ray/error.pkl")

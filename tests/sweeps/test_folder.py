@@ -2,36 +2,24 @@
 
 import json
 import os
-import platform
 import re
 import sys
 import types
 from pathlib import Path
 
 import pytest
-import torch
 
-import cbs
-from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.lock import LOCK, Lock
-from sweeps.folder.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
+from sweeps.folder.manifest import all_code_changes, merged_manifest, own_code
 from sweeps.launching.ledger import clean, ledger, ledgers
 from sweeps.spec.spec import Sweep
 from tests.factories import sweep
-from tests.factories import sweep as write_sweep
 from tests.sweeps import test_own_code
 from tests.sweeps.simulation import small_sweep
-
-
-def test_versions_are_those_that_run() -> None:
-    versions = provenance("cbs sweep")["versions"]
-    assert versions["python"] == platform.python_version()
-    assert versions["cbs"] == cbs.__version__
-    assert versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
 
 
 def prepared(tmp_path: Path, sweep: Sweep) -> Store:
@@ -39,14 +27,6 @@ def prepared(tmp_path: Path, sweep: Sweep) -> Store:
     store.prepare()
     store.write_manifest(merged_manifest(store, sweep, "first"))
     return store
-
-
-def test_other_options_join_as_variants(tmp_path: Path) -> None:
-    store = prepared(tmp_path, small_sweep(optimizers=(Choice(name="muon"),)))
-    variant = Choice(name="muon", options={"nesterov": False})
-    merged = merged_manifest(store, small_sweep(optimizers=(variant, Choice(name="muon"))), "second")
-    assert merged["axes"]["optimizers"] == ["muon", "muon(nesterov=false)"]
-    assert len(merged["runs"]) == 2
 
 
 def test_a_folder_with_trials_on_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,31 +69,6 @@ def test_other_data_of_a_workload_that_does_not_identify_them_is_a_change(monkey
     monkeypatch.setattr(test_own_code.Line, "data_hash", "0123456789abcdef")
     assert list(own_code(sweep)) == [test_own_code.__name__]
     assert own_code(small_sweep()) == {}
-
-
-def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:
-    store = write_sweep(tmp_path, batch_sizes=(4, 16), lrs=(1e-3, 2e-3))
-    assert not load(tmp_path).notes
-    manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
-    store.write_manifest(manifest | {"runs": [{}, {"code_changes": ["torch 1, then 2"], "earlier_trials": ["a", "b"]}]})
-    (note,) = load(tmp_path).notes
-    assert note.endswith("2 trials were run by different code than later ones: torch 1, then 2")
-    later = {"code_changes": [f"commit {'a' * 40}, then {'b' * 40}"], "earlier_trials": ["a", "b", "c"]}
-    store.write_manifest(manifest | {"runs": [{"code_changes": ["torch 1, then 2"]}, later]})
-    (note,) = load(tmp_path).notes
-    assert note.endswith(
-        f"3 trials were run by different code than later ones: 2 changes, the last: commit {'a' * 10}, then {'b' * 10}"
-    )
-
-
-def test_what_does_not_make_numbers_is_no_change_of_code() -> None:
-    run = {"versions": {"cbs": "1", "ray": "2"}, "git": {"cbs": "abc", "working_directory": "x"}}
-    other = {"versions": {"cbs": "1", "ray": "3", "torch": "9"}, "git": {"cbs": "abc", "working_directory": "y"}}
-    assert code_changes(run, other) == []
-    assert code_changes(run, other | {"git": {"cbs": "abd"}}) == ["commit of cbs abc, then abd"]
-    assert code_changes({"versions": 7}, other) == []
-    assert latest_run([run, {"merged": ["a"]}]) == run
-    assert latest_run(["none"]) == {}
 
 
 @pytest.fixture
@@ -185,12 +140,3 @@ def test_clean_takes_the_lock_of_the_dead_and_leaves_the_living_alone(store, run
     assert ledger(store).state == "killed"
     assert store.root / LOCK in clean(store.root)
     assert ledger(store).state == "idle"
-
-
-def test_clean_removes_a_link_and_not_what_it_leads_to(store, tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file.pt").touch()
-    (store.trials / ".tmp-link").symlink_to(tmp_path / "kept")
-    clean(store.root)
-    assert not os.path.lexists(store.trials / ".tmp-link")
-    assert (tmp_path / "kept" / "file.pt").exists()

@@ -102,14 +102,6 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
     assert not list(store.trials.glob(".tmp-*"))
 
 
-@pytest.mark.slow
-def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
-    pruned = swept(tiny(method="grid"), tmp_path / "pruned", resources=ONE)
-    with without_ray():
-        full = swept(tiny(method="grid", prune_factor=None), tmp_path / "full")
-    assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}
-
-
 @pytest.mark.parametrize(
     "names",
     [

@@ -1,12 +1,10 @@
 """One owner per folder: a living one is named, a dead one gives way."""
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from sweeps.launching import loop
 from sweeps.outlook.cost import Cost
 from sweeps.running import tuning
 from sweeps.running.resources import Resources
-from sweeps.running.run import Runs, SweepRun
+from sweeps.running.run import Runs
 from tests.sweeps.alone import children_here, swept
 from tests.sweeps.simulation import small_sweep
 
@@ -67,13 +65,6 @@ def test_a_folder_in_use_is_refused_before_any_step_is_timed_but_may_be_looked_a
     check_free(store.root)
 
 
-def test_a_folder_is_free_again_after_an_error(store):
-    with pytest.raises(KeyError), Lock(store, "cbs"):
-        raise KeyError
-    with Lock(store, "cbs"):
-        assert owner(store.root).alive
-
-
 def test_the_lock_of_a_killed_process_is_taken_at_once(store):
     holder = subprocess.Popen(["sleep", "100"])
     there(store, **described(holder.pid))
@@ -103,25 +94,6 @@ def test_on_another_machine_only_the_last_touch_counts(store, seconds, alive):
     else:
         with Lock(store, "mine"):
             pass
-
-
-@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
-def test_the_clock_of_another_machine_need_not_be_ours(store, ahead, monkeypatch):
-    """Files are dated by one clock, that of the folder."""
-    there(store, machine="another", host="elsewhere")
-    here = time.time
-    monkeypatch.setattr(time, "time", lambda: here() + ahead)
-    assert owner(store.root).alive
-    with pytest.raises(ResultsError, match="on elsewhere"):
-        Lock(store, "mine").__enter__()
-    assert [path.name for path in store.root.glob(".tmp-*")] == []
-
-
-def test_a_clock_that_was_set_back_does_not_keep_a_dead_owner_alive(store):
-    there(store, machine="another", host="elsewhere")
-    later = time.time() + STALE_SECONDS + 60
-    os.utime(store.root / LOCK, (later, later))
-    assert not owner(store.root).alive
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", '{"pid": "x", "started": 1e999, "progress": []}'])
@@ -162,25 +134,6 @@ def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, mon
         runs.run.look_around()
 
     monkeypatch.setattr(tuning, "run_search", removed)
-    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
-        swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")
-    assert not (tmp_path / "sweep").exists()
-
-
-def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monkeypatch):
-    def last_trial(runs: Runs[Any], resources: Resources) -> None:
-        assert runs.run is not None
-        shutil.rmtree(runs.run.store.root)
-        runs.run.search.running.clear()
-        monkeypatch.setattr(SweepRun, "over", True)
-
-    @contextlib.contextmanager
-    def no_ray(resources: Resources, *_: object) -> Iterator[bool]:
-        yield True
-
-    monkeypatch.setattr(tuning, "connected", no_ray)
-    monkeypatch.setattr(tuning, "address", lambda: None)
-    monkeypatch.setattr(tuning, "tune_search", last_trial)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         swept(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()

@@ -75,13 +75,6 @@ def test_flags_ask_for_a_policy(given, expected):
     assert isinstance(POLICIES.make(expected.name, **expected.options), Policy)
 
 
-def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
-    named = policy_of(None, None, f"{__name__}:MoreSeeds")
-    assert isinstance(POLICIES.make(named.name, **named.options), MoreSeeds)
-    with pytest.raises(ConfigError, match="did you mean precision"):
-        POLICIES.make("precison")
-
-
 def test_settings_of_a_run_are_told_from_those_of_the_sweep():
     settings = ["max_steps=7", "trial_timeout=1.5", "policy=precision(goal=0.1)", "cpus_per_trial=2", "search=grid"]
     run, rest = split(settings)

@@ -47,17 +47,6 @@ def test_freed_memory_is_not_asked_for_again() -> None:
     assert pages < 0.1 * every_page < 0.9 * every_page < faults("not")[1]
 
 
-@pytest.mark.parametrize("library", [object(), type("Refusing", (), {"mallopt": staticmethod(lambda *_: 0)})()])
-def test_a_library_without_the_setting(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.ctypes, "CDLL", lambda _: library)
-    assert not worker.keep_freed_memory()
-
-
-def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.sys, "platform", "darwin")
-    assert not worker.keep_freed_memory()
-
-
 def test_processes_that_the_system_killed_for_memory_are_counted(tmp_path, monkeypatch):
     (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 3\n")
     (tmp_path / "events").write_text("oom 9\noom_kill 2\noom_group_kill 7\n")

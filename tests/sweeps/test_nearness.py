@@ -17,7 +17,6 @@ from cbs.trial.target import Target
 from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
-from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
@@ -128,18 +127,6 @@ def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bo
     again = Progress(Console(file=screen, width=300), 1)
     again.began(search)
     assert shown().count("meant") == 1  # the same command again
-
-
-def test_the_outcome_says_it_and_the_best_value_of_all(tmp_path) -> None:
-    search = Search(asked())
-    first = True
-    while (config := search.next()) is not None:
-        search.add(end(config, RISING if first else (0.1, 0.7)))
-        first = False
-    report = outcome_report(search, tmp_path)
-    assert report["best_value"] == 0.7
-    (line,) = [line for line in outcome_lines(report) if "meant" in line]
-    assert line == f"{report['unreached']}; the best value of all is 0.7"
 
 
 def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_first_trial(tmp_path) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
-from cbs.training.loop import TrainingLoop
 from cbs.training.run import run_trial
 from cbs.trial.config import Schedule, TrialConfig
 from cbs.trial.target import Target
@@ -203,25 +202,6 @@ class Lookahead(torch.optim.SGD):
                 param.data = slow.lerp_(param.detach(), 0.5).clone()
 
 
-class Wary(torch.optim.SGD):
-    """As schedule-free methods are: no step before ``train()``, and none after ``eval()``."""
-
-    training = False
-
-    def __init__(self, params: Any, lr: float = 0.1) -> None:
-        super().__init__(params, lr=lr)
-
-    def train(self) -> None:
-        self.training = True
-
-    def eval(self) -> None:
-        self.training = False
-
-    def step(self, closure: Any = None) -> None:
-        assert self.training
-        super().step()
-
-
 class NoName(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, {"eta": lr})
@@ -293,13 +273,6 @@ def test_a_learning_rate_that_is_set_in_vain_is_told() -> None:
     assert "takes the same steps whatever lr is set" in line
 
 
-def test_a_method_that_must_be_told_to_train_is_told_wherever_it_takes_steps() -> None:
-    assert told(optimizer="Wary") == []
-    loop = TrainingLoop(config(optimizer="Wary"), Line(), torch.device("cpu"))
-    loop.train_step(1)
-    assert run_trial(config(optimizer="Wary")).final_step == 20
-
-
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [("NoName", "no 'lr' in its param_groups"), ("weights_alone", "does not train bias, 1 of 2 parameters")],
@@ -331,34 +304,6 @@ def test_a_model_that_cannot_be_trained_is_refused(model: Any, said: str, monkey
     with pytest.raises(ConfigError, match=said):
         resolve(sweep)
     _built.cache_clear()
-
-
-class Frozen(Line):
-    """Normalisation that is not trained, in a model that is."""
-
-    def build_model(self) -> nn.Module:
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        model[1].eval()
-        return model
-
-
-class Loaded(Frozen):
-    """In the mode in which models come that were trained before."""
-
-    def build_model(self) -> nn.Module:
-        return super().build_model().eval()
-
-
-def test_a_part_that_is_frozen_stays_so_and_a_model_that_is_loaded_trains() -> None:
-    for workload, modes in ((Frozen(), [True, True, False, True]), (Loaded(), [True] * 4)):
-        loop = TrainingLoop(config(), workload, torch.device("cpu"))
-        for _ in range(2):
-            assert [module.training for module in loop.model.modules()] == modes
-            loop.evaluate(0, 0.0, np.empty(0))
-    assert told("Frozen") == []
-    assert "cut into passes" in told("Loaded")[0]
-    whole, cut = (run_trial(config("Frozen", micro_batch_size=size)).evaluations[-1] for size in (None, 2))
-    assert cut.value == pytest.approx(whole.value, rel=1e-5)
 
 
 def test_an_optimizer_that_ignores_its_learning_rate_is_refused() -> None:

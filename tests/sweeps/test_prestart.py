@@ -1,17 +1,13 @@
 """A Ray that starts ahead is taken over once, stopped if nobody does, and fails where it is asked for."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import ray
 
 from cbs.errors import Unfinished
-from sweeps.running import cluster
 from sweeps.running.cluster import EngineLost, PrestartedRay, connected
 from sweeps.running.resources import Resources
-from sweeps.running.trainable import Trainable
 
 
 class Stand:
@@ -84,40 +80,6 @@ def test_one_that_does_not_start_is_told_to_who_needs_it_and_the_next_one_is_ano
     with PrestartedRay(Resources(workers=1)):
         stand.error = RuntimeError("and nobody needs it")
     assert not any(folder.exists() for folder in stand.folders)
-
-
-def test_what_a_sweep_waits_for_does_not_import_what_it_does_not_use():
-    """Seconds of every start."""
-    code = "import sys; import sweeps.running.trainable; print('torch' in sys.modules)"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(cluster.__file__).parents[2]
-    )
-    assert out.stdout == "False\n"
-
-
-class Quick(Trainable):
-    """A trial that is over at once."""
-
-    def setup(self, config) -> None:
-        pass
-
-    def step(self) -> dict[str, object]:
-        return {"done": True, "status": "REACHED"}
-
-    def cleanup(self) -> None:
-        pass
-
-
-def test_tune_gets_no_numbers_of_a_trial_that_it_can_do_without():
-    """It keeps the last result of every trial, and statistics of each number in it."""
-    result = Quick({"setup": "long"}).train()
-    assert {key for key, value in result.items() if isinstance(value, int | float)} == {
-        "done",
-        "pid",
-        "training_iteration",
-    }
-    assert "config" not in result
-    assert result["status"] == "REACHED"
 
 
 def test_one_serves_all_sweeps_of_a_command_until_one_of_them_fails(stand):

@@ -8,18 +8,13 @@ import pytest
 
 from analysis.formatting import duration, number
 from cbs.compute import device
-from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.trial.record import WorkloadInfo
-from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.precision import Precision
 from sweeps.outlook.cost import Cost, StepCost, on_gpu
 from sweeps.outlook.price import (
     RUNS,
     CriticalRun,
-    checked_gpu_hour,
     critical_run,
-    model_of,
     price,
     price_lines,
     price_report,
@@ -27,7 +22,6 @@ from sweeps.outlook.price import (
 )
 from sweeps.outlook.report import dry_run_lines, dry_run_report
 from sweeps.search.search import Search
-from sweeps.spec.overrides import split
 from tests.sweeps.simulation import MIN_EXAMPLES, MIN_STEPS, run_search, small_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,13 +67,6 @@ def test_one_batch_size_does_not_tell_where_the_curve_bends(sizes: tuple[int, ..
     assert said != known
 
 
-def test_what_one_optimizer_leaves_unknown_is_unknown_of_all() -> None:
-    search = expecting(None)
-    for result in run_search(Search(small_sweep(optimizers=(Choice(name="adamw"),)))).values():
-        search.add(result)
-    assert critical_run(search, None) == CriticalRun()
-
-
 def test_seconds_are_those_of_timed_steps_at_the_critical_batch_size() -> None:
     search = expecting((100.0, 5000.0), workload=GPT2)
     cost = Cost(dict.fromkeys(search.sweep.choices, StepCost(fixed=0.5, per_example=0.01, evaluation=0.0)))
@@ -122,22 +109,6 @@ def test_hours_of_a_gpu_are_said_of_trials_that_run_on_one(
     assert ("hours of an accelerator" in elsewhere) == ("GPU-hours" in elsewhere) == (wanted != "cpu")
 
 
-def test_the_parameters_are_those_of_the_model_that_was_timed() -> None:
-    assert model_of(expecting(None, workload=GPT2), Cost(parameters=7)) == (7, 1024)
-
-
-def test_the_model_of_a_users_workload_is_known_from_its_trials_only() -> None:
-    sweep = small_sweep(workload=Choice(name="my_model:Rings"), expected=(100.0, 5000.0))
-    about = WorkloadInfo(example_unit="ring", tokens_per_example=8, metric_unit="nats", parameters=70, data_hash=None)
-    ran = [result.replace(workload=about) for result in run_search(Search(sweep)).values()]
-    assert critical_run(Search(sweep), None).flops is None
-    known = critical_run(Search(sweep, ran), None)
-    assert known.examples is not None
-    assert known.flops == 6 * 70 * 8 * known.examples
-    (line,) = price_lines(price_report(Search(sweep), None, 1, 2.5))
-    assert "no dollars, as the hours on a GPU are unknown" in line
-
-
 def test_a_run_to_a_budget_sees_the_budget() -> None:
     search = expecting(None, budgets=(4096,))
     assert critical_run(search, None) == CriticalRun(examples=2 * 4096)
@@ -165,29 +136,3 @@ def test_priced_are_the_precision_that_is_sought_and_the_next(goal: float, price
         line for line in Precision(goal=goal).preview(sweep, tmp_path, None, 1).lines if line.startswith("price ")
     )
     assert re.findall(r"within (\d+%)", line) == priced
-
-
-@pytest.mark.parametrize("policy", ["once", "precision(goal=0.2)"])
-def test_a_policy_passes_the_price_of_an_hour_on(policy: str, tmp_path: Path) -> None:
-    name, _, goal = policy.partition("(goal=")
-    made = POLICIES.make(name, **({"goal": float(goal[:-1])} if goal else {}))
-    sweep = small_sweep(expected=(100.0, 5000.0), workload=GPT2)
-    assert "dollars" in "".join(made.preview(sweep, tmp_path, None, 1, 2.5).lines)
-    assert "dollars" not in "".join(made.preview(sweep, tmp_path, None, 1).lines)
-
-
-def test_the_price_of_an_hour_is_no_setting_of_the_trials() -> None:
-    assert split(["gpu_hour=2.5", "max_steps=7"]) == ({"gpu_hour": 2.5}, ["max_steps=7"])
-    assert checked_gpu_hour(2.5) == 2.5
-    assert checked_gpu_hour(None) is None
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="gpu_hour"):
-            checked_gpu_hour(wrong)
-    with pytest.raises(ConfigError, match="expected a number, got 'x'"):
-        split(["gpu_hour=x"])
-
-
-def test_a_range_has_two_digits_at_any_size() -> None:
-    assert span((0.123, 52.4, 168_000.0)) == "52 [0.12, 170,000]"
-    assert span((3.0, 3.0, 3.0)) == "3"
-    assert span((1e-5, 2e-5, 4e-5)) == "under 0.01"

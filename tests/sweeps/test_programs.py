@@ -1,5 +1,6 @@
 """Programs of one's own: branches that they train, and results that they print."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -12,17 +13,18 @@ from typing import Any
 import pytest
 
 from cbs.errors import ConfigError
-from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
+from cbs.registry.commands import command_line, masked
 from cbs.training.parents import parent_at
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.external import curve
-from sweeps.external.asked import asked_sweep, check_there, told_first
+from sweeps.external.asked import asked_sweep, check_there, told_first, told_secrets
 from sweeps.external.run import run_command
 from sweeps.external.trainer import trained_by
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
-from tests.sweeps.test_external import UNITS, trainer, trial
+from tests.sweeps.test_external import PLACES as ALL_PLACES
+from tests.sweeps.test_external import UNITS, asked, trainer, trial
 
 ROOT = Path(__file__).parents[2]
 PLACES = "{batch_size} {lr}"
@@ -121,17 +123,6 @@ def test_a_checkpoint_that_nobody_reads_or_gives_is_refused(
         )
 
 
-def test_variables_before_the_program_are_no_program(tmp_path: Path) -> None:
-    check_there(f"A=1 B='x y' {sys.executable} -c pass")
-    with pytest.raises(ConfigError, match="no program 'nosuchprogram'"):
-        check_there("A=1 nosuchprogram")
-    names = ("A", "B", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    program = f"import os; print(*map(os.getenv, {names}))"
-    made = trainer(f'A={{seed}} B="x y" {sys.executable} -Sc "{program}" {PLACES}', reads="report")
-    run_command(trial(made), tmp_path / "run", path=str(tmp_path), threads=2)
-    assert (tmp_path / "run" / "output.log").read_text() == "3 x y 2 2\n"
-
-
 def test_a_command_without_a_seed_runs_once_and_says_so_first() -> None:
     made = trained_by(trainer(f"train {PLACES}", reads="report"), sweep("adamw"), 1.0, ())
     assert made.axes.seeds == (4,)
@@ -215,16 +206,6 @@ def test_an_online_run_of_wandb_is_followed_and_ended_at_the_target(
     assert set(server.asked) == {Server.ADDRESS}
 
 
-def test_a_program_may_have_an_optimizer_that_nobody_else_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OPTIMIZERS, "fallback", None)  # other people's libraries, which take seconds to import
-    made = trained_by(trainer(f"train {PLACES} {{optimizer}}", reads="report"), sweep("mine2", "adamw"), 1.0, ())
-    assert made.lr_grid("mine2") == made.lr_grid("adamw")
-    assert told_first(made, 1)[-1] == "note: mine2: the search starts at learning rates of AdamW; --lrs gives others"
-    assert made.replace(lrs=(0.5,)).lr_grid("mine2") == (0.5,)
-    with pytest.raises(ConfigError, match="unknown optimizer 'mine2'"):
-        sweep("mine2").lr_grid("mine2")
-
-
 @pytest.mark.slow
 def test_nanogpt_unmodified_is_swept_answered_and_drawn_by_the_commands_of_its_page(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(NANOGPT)
@@ -246,3 +227,55 @@ def test_nanogpt_unmodified_is_swept_answered_and_drawn_by_the_commands_of_its_p
             low, high = map(float, re.search(r"adamw +\S+ \[([\d.]+), ([\d.]+)\]", done.stdout).groups())
             assert low < 16 < high
     assert (tmp_path / "results/nanogpt/analysis/figures/steps.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("nosuchprogram {lr}", "no program 'nosuchprogram'"),
+        ("python nosuch.py --out x.py", "nosuch.py is not in"),
+        ("python -u there.py {lr}", ""),
+        ("python -c 'import mine' gone.py", ""),
+        ("python -m mine gone.py", ""),
+        ("python {folder}/made.py", ""),
+        ("cat gone.py", ""),
+    ],
+)
+def test_a_program_or_script_that_is_not_there_is_named_before_any_trial(command, problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda program: None if program == "nosuchprogram" else program)
+    (tmp_path / "there.py").touch()
+    with pytest.raises(ConfigError, match=problem) if problem else contextlib.nullcontext():
+        check_there(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "optimizers", "settings", "said"),
+    [
+        (f"train {ALL_PLACES}", ("adamw", "lamb"), (), "would give the same run"),
+        (f"train {ALL_PLACES} {{beta2}}", ("adamw",), (), "has {beta2}, which is none of"),
+        (f"train {ALL_PLACES} {{steps}}", ("adamw",), (), "max_steps=N"),
+        (f"train {ALL_PLACES}", ("adamw",), ("schedule.name=cosine",), "the program decides it"),
+        (f"train {ALL_PLACES}", ("adamw",), ("clip_norm=1",), "the program decides it"),
+    ],
+)
+def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing_is_refused(
+    command: str, optimizers: tuple[str, ...], settings: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said.replace("{", r"\{")):
+        trained_by(trainer(command), asked(*optimizers), 1.0, settings)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("train.py --api-key sk-1 --lr {lr}", "train.py --api-key *** --lr {lr}"),
+        ("train.py --hf_token=abc --password 'x y'", "train.py --hf_token=*** --password ***"),
+        ("train.py --tokens-per-example 32 --token-file f", "train.py --tokens-per-example 32 --token-file f"),
+    ],
+)
+def test_keys_in_command_lines_are_not_shown(typed, shown, monkeypatch):
+    assert masked(typed) == shown
+    assert [shown in line for line in told_secrets(typed)] == ([] if typed == shown else [True])
+    monkeypatch.setattr(sys, "argv", ["cbs", "sweep", "--command", typed])
+    assert shlex.split(command_line()) == ["cbs", "sweep", "--command", shown]

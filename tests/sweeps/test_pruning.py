@@ -15,7 +15,6 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder import manifest
 from sweeps.folder.manifest import BOUNDS, Bounds, TrialBound
-from sweeps.running.trials import Watch
 from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import NEAR, TRIED, beyond, out_of_reach, settle, stops
 from sweeps.search.search import Search
@@ -54,13 +53,6 @@ def test_status_is_the_same_whether_the_bound_was_known_in_time_or_not(known):
     assert [(r.status, r.steps_to_target) for r in settled(mixed)] == reference
 
 
-def test_settling_twice_changes_nothing_and_keeps_the_curve():
-    results = cell_results([None] * 6)
-    once = settled(results)
-    assert settle(once, 1.3) == []
-    assert [r.evaluations for r in once] == [r.evaluations for r in results]
-
-
 BUDGET = replace(small_sweep().trial_at(CELL, 4e-3), max_steps=1000)
 
 
@@ -93,17 +85,6 @@ def test_a_run_far_out_of_reach_ends_at_a_share_of_its_budget():
     assert message.startswith(f"stopped at step 250: {BUDGET.target} is out of reach of a budget of 1000 steps")
     assert stops(BUDGET, curve(50_000, step), None, None) is None
     assert stops(BUDGET, curve(50_000, step), 100.0, 1.3)[0] is TrialStatus.PRUNED
-
-
-def test_a_run_that_misses_by_little_goes_on_for_longer():
-    assert given_up(BUDGET, 1500) > 400
-
-
-def test_a_running_trial_asks_for_both(tmp_path):
-    for best, status in ((100.0, TrialStatus.PRUNED), (None, TrialStatus.BUDGET_EXHAUSTED)):
-        watch = Watch(BUDGET, None, TrialBound(str(tmp_path), "one", best), 1.3)
-        assert watch.monitor(curve(50_000, 250)[:-3]) is None or best
-        assert watch.monitor(curve(50_000, 250))[0] is status
 
 
 @given(st.floats(20, 1000), st.floats(0.1, 1.0))
@@ -144,16 +125,6 @@ def test_the_best_trial_is_never_pruned():
     results = settled(cell_results([None] * 6), 1.0 + 1e-9)
     assert sum(r.status is TrialStatus.REACHED for r in results) >= 1
     assert min(r.steps_to_target or math.inf for r in results) < math.inf
-
-
-def test_no_factor_settles_nothing():
-    assert settle(cell_results([None] * 6), None) == []
-
-
-def test_failed_trials_are_left_alone():
-    results = cell_results([None] * 6)
-    broken = results[0].replace(status=TrialStatus.FAILED, steps_to_target=None)
-    assert broken.trial_id not in {result.trial_id for result in settle([broken, *results[1:]], 1.3)}
 
 
 @pytest.fixture(autouse=True)
@@ -215,12 +186,6 @@ def test_a_trial_that_misses_the_target_tells_nothing(tmp_path: Path) -> None:
 def test_a_damaged_file_tells_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / BOUNDS).write_text(text)
     assert TrialBound(str(tmp_path), "one", 70.0).steps == 70.0
-
-
-def test_what_a_killed_sweep_has_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / BOUNDS).write_text('{"one": 1.0}')
-    Bounds(Store(tmp_path))
-    assert not (tmp_path / BOUNDS).exists()
 
 
 def test_it_does_not_look_at_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

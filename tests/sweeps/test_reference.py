@@ -3,7 +3,6 @@
 import ast
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from analysis.estimate.learning_rate_law import Trend
 from cbs.errors import ConfigError
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
-from sweeps.commands.explain import GLOSSARY, command, found_in, meanings, parts
+from sweeps.commands.explain import GLOSSARY, command, found_in, meanings
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import NAMES, PLAIN, RUN, override, split
 from sweeps.spec.reference import documented, settings
@@ -41,15 +40,6 @@ def headings() -> Iterator[tuple[str, str]]:
                 for given in (*positional, *(each.value for each in node.keywords if each.arg == "heading")):
                     for heading in written(given):
                         yield heading, path.name
-
-
-def verdicts() -> Iterator[tuple[str, str]]:
-    """Yield every value of the enumerations that screens show."""
-    for path in itertools.chain.from_iterable((ROOT / room).rglob("*.py") for room in ("analysis", "extensions")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and "StrEnum" in map(ast.unparse, node.bases):
-                values = [line.value for line in node.body if isinstance(line, ast.Assign)]
-                yield from ((text, path.name) for value in values for text in written(value))
 
 
 def written(node: ast.AST) -> Iterator[str]:
@@ -90,24 +80,6 @@ def test_a_default_is_typed_as_it_is_shown():
 def test_defaults_of_how_it_runs_are_taken():
     rows = [row for row in ROWS if row.group == "How the sweep runs" and row.default != "none"]
     assert len(split([f"{row.key}={row.default}" for row in rows])[0]) == len(rows) == 3
-
-
-def test_a_docstring_is_read_over_several_lines():
-    text = """One.
-
-    Attributes:
-        first, second: of :class:`~package.module.Name`,
-            in examples.
-        third: ``None`` for ``1``.
-
-    Raises:
-        ValueError: never.
-    """
-    both = "Of Name, in examples."
-    assert documented(text) == {"first": both, "second": both, "third": "None for 1."} | {
-        "third": "none for 1.".capitalize()
-    }
-    assert documented(None) == {}
 
 
 def test_the_command_shows_what_a_word_is_about(run):
@@ -151,13 +123,6 @@ def test_a_word_has_its_meaning(run, words, said):
     assert "](" not in out
 
 
-def test_of_words_in_one_row_each_has_its_own_meaning():
-    assert found_in("factor k", meanings()) == {
-        "factor k (cbs branch)": "batch size of a branch over that of its trunk"
-    }
-    assert len(found_in("constant is better", meanings())) == 1
-
-
 def test_every_status_and_definition_is_there():
     known = meanings()
     assert {*map(str, TrialStatus), *DEFINITIONS} <= set(known)
@@ -172,37 +137,6 @@ def test_every_status_and_definition_is_there():
 )
 def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word
-
-
-def test_every_heading_is_known_as_a_whole():
-    """Its unit and what is filled in apart; one of several words that are known has them all."""
-    known, found = meanings(), {heading: file for heading, file in headings() if heading}
-    assert len(found) > 100  # Not vacuous
-    for heading, file in found.items():
-        bare = re.sub(r"^0 (at|/) 0$|( at)? 0('s)?$|,? \(?(tokens|steps|times|%|0)\)?$|^B = ", "", heading)
-        pieces = [bare] if _whole(bare, known) else re.split(r" / |, ", bare)
-        assert all(_whole(piece, known) for piece in pieces if piece not in ("", "0")), (heading, file)
-    assert not _whole("steps of bananas", known)
-
-
-def _whole(heading: str, known: dict[str, str]) -> bool:
-    word = re.compile(rf"(?<!\w){re.escape(heading)}(?!\w)", re.IGNORECASE)
-    names = {part for entry in known for part in re.split(r"[,;:] | \(", entry)}
-    return any(map(word.search, known)) or heading.removesuffix("es") in names
-
-
-def test_every_verdict_is_known():
-    found = dict(verdicts())
-    assert set(map(str, Verdict)) < set(found)
-    assert not {verdict: file for verdict, file in found.items() if not found_in(verdict, meanings())}
-
-
-def test_a_heading_that_is_no_entry_is_explained_by_its_words(run):
-    code, out, _ = run("explain", "critical", "batch", "size", "here")
-    assert code == 0
-    assert out.startswith("critical batch size, B_crit: ")
-    assert parts("branches at B", meanings())[1] == ["at"]
-    assert parts("half windows of bananas", meanings()) == (["half window (cbs local)"], ["of", "bananas"])
 
 
 def test_a_word_that_is_not_there_has_a_neighbour():

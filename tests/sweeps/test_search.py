@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,9 +9,8 @@ from cbs.trial.store import Store
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
-from sweeps.spec.axes import Cell, StagedStudy, StudyKey
-from tests.sweeps import search_worlds
-from tests.sweeps.simulation import run_search, simulate, small_sweep
+from sweeps.spec.axes import StagedStudy, StudyKey
+from tests.sweeps.simulation import run_search, small_sweep
 
 
 def outcome(results):
@@ -67,23 +65,6 @@ def test_a_cliff_next_to_the_optimum_is_approached_to_the_resolution():
         assert 5.9e-3 / resolution / 1.02 < lr <= 5.9e-3
         lrs = sorted(search.studies[StudyKey("adamw", 16)].lrs)
         assert min(b / a for a, b in pairwise(lrs)) >= resolution * 0.999
-
-
-def test_a_trial_that_takes_longer_than_smaller_batches_does_not_keep_the_others_waiting():
-    """The first of a cell runs alone only until smaller batch sizes say that it is not the best; then others start,
-    and end it."""
-
-    def end(config):
-        if (config.batch_size, config.lr) == (64, 8e-3):
-            return End(50_000.0, reached=False, distance=0.3)
-        return End(150.0 if config.batch_size == 64 else 300.0 * math.exp(math.log(config.lr / 4e-3) ** 2))
-
-    sweep = small_sweep(**ONE, batch_sizes=(16, 64), seeds=(0, 1, 2))
-    played = play(Search(sweep), end, workers=2, seconds_per_step=lambda config: 1.0)
-    (slow,) = [result for result in played.results if (result.config.batch_size, result.config.lr) == (64, 8e-3)]
-    assert slow.status is TrialStatus.PRUNED
-    # 1.3 times the 300 steps of the smaller batch, a trial of that batch which is under way, and one of its own cell
-    assert 1.3 * 300 < slow.evaluations[-1].step <= 1.3 * 300 + 300 + 150
 
 
 def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need(tmp_path):
@@ -144,19 +125,6 @@ def test_far_optima_cost_few_trials_more():
     assert counts[0] <= 4 * (3 + 1) + 6
 
 
-def test_a_default_that_is_far_too_low_spends_the_whole_budget_of_few_trials():
-    for distance, most in ((30.0, 2), (1e3, 3)):
-        ran = play(Search(small_sweep(**ONE, batch_sizes=(16,))), law(distance, 0.5))
-        assert ran.trials[TrialStatus.BUDGET_EXHAUSTED] <= most
-
-
-def test_the_second_seed_runs_only_where_it_can_matter():
-    search = Search(small_sweep(**ONE, seeds=(0, 1, 2)))
-    play(search, law(1.0, 0.5, curvature=2.0))
-    for study in search.studies:
-        assert {lr for lr, seed in search.studies[study].why if seed != 0} == {search.studies[study].best[0]}
-
-
 def test_a_seed_that_contradicts_the_first_moves_the_choice():
     """On seed 0 a poor learning rate is lucky; the other seeds show it, and its neighbour gets all of them."""
 
@@ -213,45 +181,6 @@ def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
         assert count == 2 * len(search.studies)
 
 
-def test_every_trial_has_a_reason():
-    search = Search(small_sweep())
-    results = run_search(search)
-    reasons = {
-        (study.optimizer, study.batch_size, lr, seed): why
-        for study in search.studies
-        for (lr, seed), why in search.studies[study].why.items()
-    }
-    ran = {(str(r.config.optimizer), r.config.batch_size, r.config.lr, r.config.seed) for r in results.values()}
-    assert set(reasons) == ran
-    assert all(reasons.values())
-
-
-def test_trials_of_an_earlier_grid_count_where_they_show_the_best():
-    """Sweeps before had a window of three factors of 2; those that closed around their best are not begun again."""
-    grid = small_sweep(**ONE, method="grid")
-    played = play(Search(grid.replace(prune_factor=None)), law(2.0, 0.0))
-    results = [r.replace(config=replace(r.config)) for r in played.results]
-    search = Search(small_sweep(**ONE), results)
-    more = play(search, law(2.0, 0.0))
-    assert not more.results
-    assert all(study.best[0] == 8e-3 for study in search.studies.values())
-
-
-def test_a_better_learning_rate_that_is_stored_counts_though_the_search_would_not_have_tried_it():
-    """A stray trial far away that is better than all around the default moves the search there."""
-
-    def end(config):
-        near = min(abs(math.log(config.lr / 4e-3)) + 0.7, abs(math.log(config.lr / 0.5)))
-        return End(300 * math.exp(0.25 * near**2))
-
-    sweep = small_sweep(**ONE, batch_sizes=(16,), prune_factor=None)
-    stray = ended(config := sweep.trial_at(Cell("adamw", 16, 0), 0.5), end(config), end(config).steps)
-    search = Search(sweep, [stray])
-    play(search, end)
-    assert search.studies[StudyKey("adamw", 16)].best[0] == pytest.approx(0.5, rel=0.3)
-    assert search.studies[StudyKey("adamw", 16)].interior
-
-
 def test_batch_sizes_added_later_start_where_the_others_lead_and_leave_these_alone():
     first = play(Search(small_sweep(**ONE)), law(100.0, 0.5))
     search = Search(small_sweep(**ONE, batch_sizes=(4, 16, 64, 256, 1024)), first.results)
@@ -259,30 +188,6 @@ def test_batch_sizes_added_later_start_where_the_others_lead_and_leave_these_alo
     new = [r.config for r in more.results if r.config.batch_size == 1024]
     assert len(new) <= 6
     assert len(more.results) - len(new) <= 6  # the middle is another one, and starts at the default
-
-
-def test_hundreds_of_seeds_are_planned_without_looking_at_all_of_them_each_time(monkeypatch):
-    """Work per finished trial: a search of 300 seeds looks at its trials a few times, not once for each."""
-    looks = []
-    monkeypatch.setattr("sweeps.search.bracket.TrialTable", counting("sweeps.search.bracket", "TrialTable", looks))
-    search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(300))))
-    play(search, law(1.0, 0.0, curvature=2.0))
-    assert 300 + 2 <= search.studies[StudyKey("adamw", 16)].counts[0] <= 310
-    assert len(looks) < 30
-
-
-def counting(module, name, calls):
-    """A class of a module that notes when it is built."""
-    import importlib
-
-    real = getattr(importlib.import_module(module), name)
-
-    class Counted(real):
-        def __init__(self, *args):
-            calls.append(1)
-            super().__init__(*args)
-
-    return Counted
 
 
 @pytest.mark.parametrize("order", range(6))
@@ -319,17 +224,6 @@ def test_given_learning_rates_are_all_tried_and_no_others():
     assert len(results) == 2 * 4 * 2 * 2
 
 
-def test_every_trial_runs_once_and_no_trial_twice():
-    search = Search(small_sweep())
-    seen = []
-    while (config := search.next()) is not None:
-        seen.append(config.trial_id)
-        cell = Cell.of(config)
-        search.add(simulate(config, search.best_steps(cell), 1.3))
-    assert search.done
-    assert len(seen) == len(set(seen)) == search.all_counts()[1]
-
-
 def test_a_trial_that_was_lost_is_started_again():
     search = Search(small_sweep())
     lost = search.next()
@@ -337,23 +231,6 @@ def test_a_trial_that_was_lost_is_started_again():
     assert lost in search.waiting()
     results = run_search(search)
     assert lost.trial_id in results
-
-
-def test_seeds_added_later_run_only_what_is_missing():
-    first = run_search(Search(small_sweep()))
-    more = Search(small_sweep(seeds=(0, 1, 2)), first.values())
-    new = run_search(more)
-    assert not set(new) & set(first)
-    for study in more.studies:
-        best = more.studies[study].best[0]
-        assert (best, 2) in more.studies[study].why
-        assert {(lr, seed) for lr, seed in more.studies[study].why if seed == 0} >= {(best, 0)}
-    assert len(new) < 3 * len(more.studies)
-
-
-def test_the_first_trial_is_the_default_at_the_middle_batch_size():
-    config = Search(small_sweep(**ONE)).next()
-    assert (config.batch_size, config.lr) == (16, 4e-3)
 
 
 def test_beside_a_default_of_which_nothing_is_known_only_a_higher_learning_rate_is_tried_at_first():
@@ -421,18 +298,3 @@ def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
     study = StudyKey("adamw", 16)
     assert len(search.studies[study].lrs) > 2
     assert search.studies[study].best[1] < 1.1 * (100 + 3000 / 16)
-
-
-def test_what_was_found_too_slow_afterwards_does_not_change_what_is_asked_for_again():
-    """Defaults of 16 to 24 times the best learning rate: the first that reaches the target is pruned at the end."""
-    changed = 0
-    for number in range(8):
-        search = Search(
-            sweep := search_worlds.sweep(world := search_worlds.World(1 / (16 + number), 0.5, 0.03, number))
-        )
-        ended_as = {result.trial_id: result for result in play(search, world.end).results}
-        settled = [result for cell in search.cells() for result in search.settled(cell)]
-        changed += len(settled)
-        again = Search(sweep, (ended_as | {result.trial_id: result for result in settled}).values())
-        assert (again.done, again.waiting()) == (True, [])
-    assert changed

@@ -1,15 +1,13 @@
 """A sweep before anything runs: its recipe, its variants, what goes together and what is refused."""
 
-import contextlib
-import dataclasses
-import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import parse_choice
@@ -20,12 +18,12 @@ from sweeps.launching.launch import output_folder, resolve
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.train import limits_of, policy_of
 from sweeps.recipes import RECIPES
+from sweeps.running.trials import changed, settings
 from sweeps.spec.axes import Axes, Cell
 from sweeps.spec.combinations import EXCLUDED, NEEDED, Rule, asked_for, refuse
 from sweeps.spec.given_rates import parse_lr_rule
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import UNRESOLVED, Sweep, prototype
-from sweeps.spec.workload import calling_theirs
 from tests.cases import of_extensions
 from tests.sweeps.simulation import small_sweep
 
@@ -36,15 +34,6 @@ def test_every_recipe_is_a_sweep_named_after_itself(name):
     assert sweep.name == name
     config = sweep.trial_at(Cell(sweep.axes.optimizers[0].name, sweep.axes.batch_sizes[0], sweep.axes.seeds[0]), 1e-3)
     assert config.max_steps == sweep.budget(sweep.axes.batch_sizes[0])
-
-
-def test_the_quick_recipe_has_sizes_around_its_critical_batch_size_and_no_warmup_that_grows_with_them():
-    sweep = RECIPES.make("quick")
-    steps, examples = sweep.expected
-    sizes, critical = sweep.axes.batch_sizes, examples / steps
-    assert sizes[0] <= critical / 4 < 4 * critical <= sizes[-1]
-    assert {sweep.schedule.at(size).warmup_examples for size in sizes} == {256}
-    assert all(sweep.budget(size) > 2 * (steps + examples / size) for size in sizes)
 
 
 def test_axes_are_sorted_and_free_of_repeats():
@@ -71,16 +60,6 @@ def test_a_batch_size_must_be_a_positive_whole_number(batch_size):
 def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not():
     assert [ScheduleRule(warmup_steps=10).at(b).warmup_examples for b in (4, 64)] == [40, 640]
     assert [ScheduleRule(warmup_examples=100).at(b).warmup_examples for b in (4, 64)] == [100, 100]
-
-
-def test_diagnostics_are_a_part_of_the_protocol_and_of_every_trial():
-    sweep = small_sweep()
-    one = DIAGNOSTICS.names()[0]
-    with_one = sweep.replace(diagnostics=(one,), diagnostics_every=3)
-    assert with_one.protocol()["diagnostics"] == [one]
-    assert with_one.protocol_fingerprint != sweep.protocol_fingerprint
-    config = with_one.trial_at(Cell("adamw", 4, 0), 1e-3)
-    assert (config.diagnostics, config.diagnostics_every) == ((one,), 3)
 
 
 def test_the_protocol_leaves_the_axes_out_and_keeps_all_else():
@@ -134,16 +113,6 @@ def test_is_one_clear_line(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word) as caught:
         resolve(SWEEP.replace(**changes))
     assert "\n" not in str(caught.value)
-
-
-def test_code_that_takes_ctrl_c_gives_it_back():
-    before = signal.getsignal(signal.SIGINT)
-    for error in (contextlib.nullcontext(), pytest.raises(ConfigError, match=r"called sys\.exit\(3\)")):
-        with error, calling_theirs():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            if not isinstance(error, contextlib.nullcontext):
-                sys.exit(3)
-        assert signal.getsignal(signal.SIGINT) is before
 
 
 def tiny(**changes: object) -> Sweep:
@@ -258,12 +227,48 @@ def test_options_of_two_policies_are_refused(given: tuple[Any, ...]) -> None:
         policy_of(*given, budget=given[0] is not None)
 
 
-def test_a_policy_of_ones_own_has_rows_of_its_own() -> None:
-    class Mine(type(POLICIES.make("once"))):  # type: ignore[misc]
-        asked_as = "mine"
-        excludes: ClassVar[dict[str, str]] = {"--lrs": "it has its own"}
+CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "torch.set_default_dtype": (
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_dtype(torch.float32),
+    ),
+    "torch.set_default_device": (
+        lambda: torch.set_default_device("meta"),
+        lambda: torch.set_default_device(None),
+    ),
+    "torch.set_grad_enabled": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+    "torch.set_num_threads": (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1)),
+    "torch.use_deterministic_algorithms": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "torch.set_float32_matmul_precision": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: [
+            setattr(backend.matmul, "fp32_precision", "none")
+            for backend in (torch.backends.cuda, torch.backends.mkldnn)
+        ],
+    ),
+    "torch.backends.cudnn": (
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        lambda: setattr(torch.backends.cudnn, "benchmark", False),
+    ),
+    "numpy.seterr": (lambda: np.seterr(over="ignore"), lambda: np.seterr(over="warn")),
+}
 
-    sweep, given = asking("--lrs")
-    with pytest.raises(ConfigError, match=r"^mine does not go with --lrs: it has its own; leave one of the two out$"):
-        Mine().check(sweep, **given)
-    Mine().check(dataclasses.replace(sweep, axes=small_sweep().axes), **given)
+
+def test_every_setting_has_its_change():
+    assert set(CHANGES) == set(settings())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_seen_and_what_is_put_back_is_none(name):
+    change, back = CHANGES[name]
+    before = settings()
+    assert changed(before) == []
+    try:
+        change()
+        assert changed(before) == [name]
+    finally:
+        back()
+    assert changed(before) == []

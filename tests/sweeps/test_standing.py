@@ -1,30 +1,26 @@
 """The curve of a running sweep as a person sees it in a terminal, and ``cbs status --watch``."""
 
-import functools
 import io
-import itertools
-import math
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from cbs.trial.record import TrialResult
+from cbs.registry.choices import parse_choice
+from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.lock import Lock
-from sweeps.launching.ledger import LINE_SECONDS, SECONDS, ledger, watch
+from sweeps.launching.ledger import LINE_SECONDS, SECONDS, watch
 from sweeps.outlook.progress import (
     BAR,
     HEADING,
     WIDE,
     Progress,
-    TimeLeft,
-    bars,
     rows_of,
-    standing_of,
     table_lines,
-    time_left,
 )
+from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.search import Search
 from tests.factories import sweep
 from tests.sweeps.simulation import run_search, small_sweep
@@ -33,30 +29,6 @@ from tests.sweeps.simulation import run_search, small_sweep
 def row(batch_size: int, amount: float | None, *, of: str = "steps", optimizer: str = "adamw") -> dict[str, object]:
     about = {"optimizer": optimizer, "batch_size": batch_size, "amount": amount, "of": of}
     return about | {"best_lr": None if amount is None else 0.01, "done": 3, "planned": 4}
-
-
-def test_under_perfect_scaling_bars_shrink_evenly_and_hold_no_mark() -> None:
-    texts = bars([row(size, 1600 / size) for size in (1, 2, 4, 8, 16)])
-    lengths = [len(text) for text in texts]
-    assert lengths[0] == BAR
-    assert lengths[-1] == 1
-    assert max(abs(a - b - (BAR - 1) / 4) for a, b in itertools.pairwise(lengths)) <= 1
-    assert "|" not in "".join(texts)
-
-
-def test_the_mark_stands_where_perfect_scaling_would_end() -> None:
-    texts = bars([row(1, 1000.0), row(10, 500.0), row(100, None), row(1000, 100.0)])
-    assert [text.find("|") for text in texts] == [-1, 10, -1, 0]  # of 16 for ln(1000): 100, of 1000 nothing is left
-    assert texts[2] == ""
-    assert len(texts[3]) == 1 + round((BAR - 1) * 2 / 3)
-
-
-def test_a_metric_after_a_budget_has_bars_without_a_mark() -> None:
-    texts = bars([row(1, 2.0, of="value"), row(10, 2.5, of="value"), row(100, 4.0, of="value")])
-    assert [len(text) for text in texts] == [1, 1 + round(15 * 0.3219), BAR]
-    assert "|" not in "".join(texts)
-    assert bars([row(1, -1.0, of="value")]) == [""]
-    assert bars([row(1, 2.0, of="value")]) == ["=" * BAR]
 
 
 def test_the_table_has_a_line_per_batch_size_with_what_is_known() -> None:
@@ -118,56 +90,67 @@ def test_the_command_prints_once_where_nothing_runs(tmp_path: Path, run) -> None
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def timed(seconds_of, count: int = 12, **changes: object) -> list[TrialResult]:
-    search = Search(small_sweep(**changes))
-    results = list(run_search(search, workers=1, stop_after=count).values())
-    return [result.replace(timing={"seconds": seconds_of(result, place)}) for place, result in enumerate(results)]
+NAMES = ("muon", "muon(nesterov=false)", "adamw(betas=[0.9, 0.95], weight_decay=0.1)")
+LABELS = ["muon", "muon(nesterov=false)", "adamw"]
+SWEEP = small_sweep(optimizers=tuple(map(parse_choice, NAMES)), batch_sizes=(4, 16))
 
 
-def test_trials_take_what_those_at_the_nearest_batch_size_took() -> None:
-    took = {16: 8.0, 64: 2.0}
-    search = Search(small_sweep(), timed(lambda result, _: took[result.config.batch_size]))
-    assert {result.config.batch_size for result in search.trials()} == set(took)
-    waiting = [config.batch_size for config in search.waiting()]
-    assert min(waiting) == 4
-    seconds = sum(took[min(took, key=lambda known, size=size: abs(math.log(known / size)))] for size in waiting)
-    assert time_left(search, 1) == TimeLeft(len(waiting), pytest.approx(seconds))
-    assert time_left(search, 2) == TimeLeft(len(waiting), pytest.approx(seconds / 2))
-    assert time_left(search, 100 * len(waiting)) == TimeLeft(len(waiting), pytest.approx(seconds / len(waiting)))
-    begun = search.next()
-    assert begun is not None
-    half = took[begun.batch_size] / 2
-    assert time_left(search, 1) == time_left(search, 0) == TimeLeft(len(waiting), pytest.approx(seconds - half))
+def test_the_plan_has_a_line_for_every_variant(tmp_path: Path) -> None:
+    report = dry_run_report(SWEEP, tmp_path, None, 1)
+    assert list(report["lrs"]) == LABELS
+    assert report["axes"]["optimizers"] == list(NAMES)
+    lines = [line for line in dry_run_lines(report) if "learning rates" in line]
+    assert [line.partition(" learning")[0].strip() for line in lines] == LABELS
+    assert len({line.index("learning") for line in lines}) == 1
 
 
-def test_before_a_trial_says_how_long_it_took_nothing_is_known() -> None:
-    result = timed(lambda result, _: 1.0, count=1)[0]
-    assert time_left(Search(small_sweep(), [result]), 1) is not None
-    for unknown in ({}, {"seconds": "?"}, {"seconds": math.inf}, {"seconds": 0.0}):
-        search = Search(small_sweep(), [result.replace(timing=unknown)])
-        assert time_left(search, 1) is None
-        assert standing_of(1, search, {})["seconds_left"] is None
+def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path) -> None:
+    search = Search(SWEEP)
+    run_search(search)
+    report = outcome_report(search, tmp_path)
+    found = [(study["optimizer"], study["batch_size"]) for study in report["studies"]]
+    assert found == [(label, size) for label in LABELS for size in (4, 16)]
+    lines = outcome_lines(report)[1:7]
+    assert len({line.index(f" {size} ") + len(str(size)) for line, size in zip(lines, (4, 16) * 3, strict=True)}) == 1
+    assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
+    for study, line in zip(report["studies"], lines, strict=True):
+        cell = study["batch_size"], study["optimizer"]
+        trials = [t for t in report["trials"] if (t["batch_size"], search.sweep.axes.labels[t["optimizer"]]) == cell]
+        lrs = [trial["lr"] for trial in trials]
+        assert f" {min(lrs):.3g} to {max(lrs):.3g} " in line
 
 
-def test_nothing_is_left_at_the_end() -> None:
-    search = Search(small_sweep())
-    ended = [result.replace(timing={"seconds": 1.0}) for result in run_search(search).values()]
-    assert time_left(Search(small_sweep(), ended), 2) == TimeLeft(0, 0.0)
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_live_table_shows_whole_labels(width: int) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, height=40, color_system=None)
+    names = ["adamw(betas=[0.9, 0.95], weight_decay=0.1)", "adamw(betas=[0.9, 0.99], weight_decay=0.1)"]
+    search = Search(small_sweep(optimizers=tuple(map(parse_choice, names)), batch_sizes=(4,)))
+    progress = Progress(console, 1)
+    console.print(progress._picture(search))
+    shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
+    for label in search.sweep.axes.labels.values():
+        assert label.replace(" ", "") in shown
 
 
-def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.prepare()
-    store.write_manifest({"name": "mine"})
-    search = Search(small_sweep(), timed(lambda result, place: result.final_step * 0.05))
-    with Lock(store, "cbs sweep", functools.partial(standing_of, 1)) as lock:
-        lock.looked(search, {})
-        found = ledger(store)
-        assert found.seconds_left > 0
-        assert found.trials_left == found.planned - found.done
-        text = "\n".join(found.lines())
-        assert f"at least {found.trials_left} trials and" in text
-        best = list(search.studies.values())[1].best
-        assert best is not None
-        assert f" 16 {best[0]:>9.3g} {best[1]:>8.4g} " in text
-    assert ledger(store).studies == []
+def test_what_a_failed_trial_says_is_no_markup() -> None:
+    screen, search = io.StringIO(), Search(small_sweep(batch_sizes=(4,)))
+    (result,) = run_search(search, workers=1, stop_after=1).values()
+    progress = Progress(Console(file=screen, width=200), 1)
+    progress.finished(result.replace(status=TrialStatus.FAILED, message="ValueError: on purpose [/red]"), search)
+    progress.note("[red]")
+    assert screen.getvalue() == f"FAILED {result.trial_id}: ValueError: on purpose [/red]\nnote [red]\n"
+
+
+def test_the_line_says_what_is_done_and_how_long_the_planned_trials_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, screen = [100.0], io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    sweep = small_sweep(lrs=(1e-3, 2e-3), batch_sizes=(4,), seeds=(0, 1, 2))
+    stored = list(run_search(Search(sweep), workers=1, stop_after=2).values())
+    progress = Progress(Console(file=screen, width=200), 2)
+    progress.began(Search(sweep, stored))
+    progress.update(Search(sweep, stored), {})
+    assert "2 trials done, 0 running, 0 s elapsed, at least 10 trials and an unknown time left" in screen.getvalue()
+    now[0] += 120.0
+    progress.update(Search(sweep, [result.replace(timing={"seconds": 30.0}) for result in stored]), {})
+    assert "2 min 00 s elapsed, at least 10 trials and 2 min 30 s left" in screen.getvalue()

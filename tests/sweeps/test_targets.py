@@ -23,7 +23,7 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies import Once, parts
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.forecast import End, play
-from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
+from sweeps.search.objective import MATTERS, FinalMetric, objective_of
 from sweeps.search.search import Limits, Search
 from sweeps.search.study import outcome
 from sweeps.spec.lengths import ScheduleRule
@@ -219,49 +219,11 @@ def test_the_metric_comes_back_from_its_cost_and_no_cost_overflows(value, within
         assert log_ratio == pytest.approx(MATTERS, rel=1e-6)
 
 
-def test_what_has_no_metric_at_the_budget_has_no_cost():
-    objective = FinalMetric(LOSS, 4000, 0.01)
-    assert math.isnan(objective.cost(trial({0: 10.0, 1000: 3.0}, TrialStatus.DIVERGED)))
-    assert math.isnan(objective.cost(trial({0: 10.0, 900: 3.0})))
-    assert math.isnan(objective.cost(trial({0: 10.0})))
-    # by as much as `cbs budget` lets a run miss its budget
-    assert math.isnan(objective.cost(trial({0: 10.0, 980: 3.0})))
-    assert not math.isnan(objective.cost(trial({0: 10.0, 990: 3.0})))
-
-
-def test_a_schedule_may_miss_its_budget_by_its_last_batch():
-    """300 of 16,000 examples, as the next batch had 350; at a constant batch size of 4 these are too many."""
-    constant = trial({0: 10.0, 3925: 3.0})
-    rows = [
-        Measurement(step=step, examples=seen, value=3.0, train_loss=3.0, lr=1.0)
-        for step, seen in ((0, 0), (50, 800), (80, 12_200), (90, 15_700))
-    ]
-    config = replace(constant.config, batch_schedule=Choice(name="norm_test"), max_steps=4000)
-    assert constant.final_examples == rows[-1].examples
-    assert math.isnan(constant.value_at(16_000))
-    grown = constant.replace(config=config, evaluations=rows)
-    assert grown.value_at(16_000) == 3.0
-    assert math.isnan(grown.value_at(16_500))  # beyond its own budget
-
-
 def test_a_smaller_budget_is_read_off_the_curve_in_log_examples():
     end = trial({0: 10.0, 100: 4.0, 400: 3.0, 1000: 2.0})
     assert end.value_at(800) == pytest.approx(3.5)
     assert end.value_at(4000) == 2.0
     assert FinalMetric(LOSS, 800, 0.01).amount(FinalMetric(LOSS, 800, 0.01).cost(end)) == pytest.approx(3.5)
-
-
-def test_where_nobody_said_what_matters_the_worth_of_data_is_the_scale():
-    objective = FinalMetric(LOSS, 4000, None)
-    steep, flat = trial({0: 10.0, 500: 3.0 + math.log(2.0), 1000: 3.0}), trial({0: 10.0, 500: 3.0001, 1000: 3.0})
-    assert objective.scaled([steep]).unit == pytest.approx(1.0)
-    assert objective.scaled([flat]) is objective
-    assert objective.scaled([]) is objective
-    asked = FinalMetric(LOSS, 4000, 0.01)
-    assert asked.scaled([steep]) is asked
-    assert objective.scaled([trial({0: 10.0, 500: 90.0, 1000: 80.0}), steep]).unit == pytest.approx(1.0)
-    steps = StepsToTarget()
-    assert steps.scaled([steep]) is steps
 
 
 def by_value(best, value):
@@ -293,26 +255,6 @@ def test_the_best_metric_is_found_however_far_and_gets_every_seed(best, directio
         assert search.objective.amount(cost) == pytest.approx(1.0 + sign * 0.2, abs=0.011)
 
 
-def test_trials_of_one_cell_do_not_wait_for_a_bound_that_no_trial_sets():
-    listed = {"lrs": (1e-3, 2e-3), "batch_sizes": (4, 16), "seeds": (0,)}
-    order = [config.batch_size for config in iter(Search(equal_budget(**listed)).next, None)]
-    assert order == [16, 16, 4, 4]
-    bounded = small_sweep(**listed, **ADAMW)
-    assert [config.batch_size for config in iter(Search(bounded).next, None)] == [16, 4, 16, 4]
-
-
-def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other():
-    sweep = equal_budget(budgets=(100_000, 400_000), within=0.01)
-    large, small = parts(sweep)
-    assert (large.search.judged_at, small.search.judged_at) == (400_000, 100_000)
-    assert [objective_of(part).budget for part in parts(sweep)] == [400_000, 100_000]
-    search = Search(large)
-    ends = play(search, by_value(lambda size: 4e-3, lambda config: 1.2)).results
-    again = Search(small, ends)
-    assert again.done or again.next().max_steps == search.sweep.budget(4)
-    assert {result.trial_id for result in again.trials()} == {result.trial_id for result in ends}
-
-
 def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
     decaying = equal_budget(budgets=(100_000, 400_000)).replace(schedule=ScheduleRule(name="cosine", warmup_steps=1))
     trials = [Search(part).next() for part in parts(decaying)]
@@ -321,25 +263,3 @@ def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
     assert {trial.stops_at_target for trial in trials} == {False}
     said = replace(decaying.schedule, decay_examples=50_000)
     assert len({Search(part).next().trial_id for part in parts(decaying.replace(schedule=said))}) == 1
-
-
-def test_trials_of_one_budget_are_looked_at_again_by_those_that_came_before(tmp_path):
-    """The best learning rate falls with the budget, and the trials of the smaller one show the larger a better one."""
-    asked, stored, yielded = equal_budget(budgets=(100_000, 400_000), within=0.01, batch_sizes=(4, 16)), {}, []
-
-    def run(part, place):
-        search = Search(part, stored.values())
-        lowest = 1e-3 if part.budget_judged == 400_000 else 3e-2
-        ended = play(search, by_value(lambda size: lowest, lambda config: 1.2)).results
-        stored.update({result.trial_id: result for result in ended})
-        yielded.append((part.budget_judged, len(ended)))
-        return search
-
-    report = follow(Once(), asked, tmp_path, run, Limits())
-    assert [budget for budget, _ in yielded[:4]] == [400_000, 100_000, 400_000, 100_000]
-    assert yielded[-2:] == [(400_000, 0), (100_000, 0)]
-    assert sum(report.content["statuses"].values()) == len(stored)
-    single = equal_budget(within=0.01, batch_sizes=(4,))
-    yielded.clear()
-    follow(Once(), single, tmp_path, run, Limits())
-    assert len(yielded) == 1

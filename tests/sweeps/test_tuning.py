@@ -1,7 +1,6 @@
 """Workers of a sweep under Ray Tune: lost, idle, and as many as asked for."""
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,17 +45,6 @@ def test_a_trial_whose_worker_is_lost_goes_on_elsewhere_ten_times_and_then_ends_
         assert started is not None
         run.lost(started[0])
     assert "its worker was lost 11 times" in run.fatal
-
-
-def test_actors_start_together_unless_the_user_says_how_many(monkeypatch):
-    monkeypatch.delenv(tuning.PENDING, raising=False)
-    with tuning._started_together(4):
-        assert os.environ[tuning.PENDING] == "4"
-    assert tuning.PENDING not in os.environ
-    monkeypatch.setenv(tuning.PENDING, "9")
-    with tuning._started_together(4):
-        assert os.environ[tuning.PENDING] == "9"
-    assert os.environ[tuning.PENDING] == "9"
 
 
 @pytest.mark.parametrize(("asked", "most"), [(None, 3), (1, 1)])
@@ -138,12 +126,3 @@ def test_a_sweep_that_these_workers_cannot_run_ends_the_experiment(monkeypatch, 
     assert mine.runs.run is {"other workers": second, "a problem": None, "fatal": first}[why]
     assert isinstance(mine.problem, Told) == (why == "a problem")
     assert mine.ended
-
-
-def test_a_sweep_that_cannot_be_chosen_is_told_though_ray_dies_too(monkeypatch):
-    mine = tuning_of(monkeypatch, [running([0])], Resources())
-    mine.problem = Told()
-    monkeypatch.setattr(tuning, "Tuning", lambda *_: mine)
-    monkeypatch.setattr(tuning.tune, "Tuner", lambda *_, **__: SimpleNamespace(fit=lambda: next(iter([]))))
-    with pytest.raises(Told):
-        tuning.tune_search(mine.runs, Resources())

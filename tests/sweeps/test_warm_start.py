@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.importers import Settings, import_runs
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.lr_choice import expected
@@ -105,15 +104,6 @@ def test_the_law_begins_with_the_other_results_and_goes_over_to_its_own() -> Non
     assert expected_from(prior(), math.log(512), flat).log_lr == pytest.approx(-1.0, abs=0.3)
 
 
-@pytest.mark.parametrize("kind", [TOO_HIGH, TURNED], ids=lambda kind: kind.name)
-def test_results_that_mislead_cost_little_and_the_optimum_is_found(kind: Elsewhere) -> None:
-    world = World(1.0, 0.5, 0.03, 0)
-    without, misled = measure(world, None), measure(world, kind)
-    assert misled["inside"] == 1.0
-    assert misled["lost"] < without["lost"] + 0.02
-    assert misled["examples"] < 1.5 * without["examples"]
-
-
 def test_results_that_are_right_save_what_a_far_default_costs() -> None:
     world = World(30.0, 0.5, 0.03, 0)
     without, led = measure(world, None), measure(world, RIGHT)
@@ -169,43 +159,6 @@ def test_an_optimizer_with_other_options_is_better_than_none(elsewhere: Path, tm
     assert said[2] == f"lion is not in {elsewhere}, and starts at its default"
     with pytest.raises(ConfigError, match=r"has no best learning rate of lion; its optimizers are: adamw, sgd"):
         started(ASKED.replace(optimizers=(Choice(name="lion"),)), tmp_path, elsewhere)
-
-
-def test_trials_with_the_same_option_come_before_those_where_it_was_tuned(elsewhere: Path, tmp_path: Path) -> None:
-    tuned = tmp_path / "tuned"
-    shutil.copytree(elsewhere, tuned / "a")
-    store = Store(tuned / "a")
-    manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
-    store.write_manifest(manifest | {"axes": {"tuned": {"sgd": ["momentum"]}}})
-    said: list[str] = []
-    alone = ASKED.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
-    started(alone, tmp_path / "new", tuned, said.append)
-    shutil.copytree(elsewhere, tuned / "b")
-    started(alone, tmp_path / "new", tuned, said.append)
-    assert ["(momentum tuned there)" in line for line in said] == [True, False]
-
-
-def test_an_edge_is_a_start_of_which_little_is_known(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "edge", {"adamw": TRUTH}, lrs=[1e-4, 2e-4], batch_sizes=(4, 16), growth=1.3)
-    found = started(ASKED, tmp_path / "new", tmp_path / "edge").search.warm_start["adamw"]
-    assert found.told.endswith("the best at an edge")
-    assert found.variances == (1.0, 1.0)
-    assert math.exp(found.log_lrs[0]) == pytest.approx(2e-4)
-
-
-def test_an_import_is_a_start_too(tmp_path: Path) -> None:
-    lines = ["run,step,loss,lr,batch_size"]
-    for size in (8, 32):
-        for lr, steps in ((1e-3, 80), (2e-3, 50), (4e-3, 80)):
-            lines += [f"{size}-{lr},{step},{math.log(steps / step):.6f},{lr},{size}" for step in (1, 10, 40, 60, 100)]
-    (tmp_path / "runs.csv").write_text("\n".join(lines))
-    settings = Settings(
-        metric="loss", direction="below", target=0.0, metric_unit="nats", example_unit="x",
-        constants={"optimizer": "adamw"},
-    )  # fmt: skip
-    import_runs([tmp_path / "runs.csv"], tmp_path / "imported", settings)
-    found = started(ASKED, tmp_path / "new", tmp_path / "imported").search.warm_start["adamw"]
-    assert [math.exp(log) for log in found.log_lrs] == pytest.approx([2e-3, 2e-3])
 
 
 @pytest.mark.parametrize(

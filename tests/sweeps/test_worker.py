@@ -6,7 +6,6 @@ import importlib
 import json
 import multiprocessing
 import os
-import resource
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,24 +68,6 @@ def narrow(holds: int, where: str = "step") -> Workload:
         return validate(model)
 
     base.example_losses, base.validate = example_losses, full  # type: ignore[method-assign]
-    return base
-
-
-def tight(megabytes: int) -> Workload:
-    """The noisy quadratic, each example of which takes 4 MB, in a process that gets so much more than it has."""
-    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
-    losses, stream = base.example_losses, base.training_stream
-
-    def training_stream(generator: torch.Generator) -> Any:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + megabytes * 2**20
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        return stream(generator)
-
-    def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
-        return losses(model, batch) + torch.zeros(len(batch), 2**20).sum(1)
-
-    base.training_stream, base.example_losses = training_stream, example_losses  # type: ignore[method-assign]
     return base
 
 
@@ -213,23 +194,6 @@ def test_memory_that_one_example_fills_is_an_answer_and_so_is_a_full_one_outside
         assert not Store(setup.store).contains(config)
 
 
-def test_an_error_of_the_model_is_an_answer_in_one_line(setup):
-    config = dataclasses.replace(
-        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "error", "holds": 9})
-    )
-    answer = Worker(setup).run(config.to_dict(), None)
-    assert answer["status"] == "FAILED"
-    assert answer["message"].startswith("ValueError: on purpose")
-    assert "\n" not in answer["message"]
-
-
-def test_losses_that_are_not_one_per_example_end_the_sweep(setup):
-    config = dataclasses.replace(
-        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "half", "holds": 99})
-    )
-    assert "one loss per example, shape [24], got shape [12]" in Worker(setup).run(config.to_dict(), None)["fatal"]
-
-
 def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
     class Killed(Exception):
         pass
@@ -246,17 +210,6 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
     assert resumed.micro_batch_size == undisturbed.micro_batch_size == 7
     np.testing.assert_array_equal(resumed.steps["train_loss"], undisturbed.steps["train_loss"])
     assert str(resumed.evaluations) == str(undisturbed.evaluations)
-
-
-def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
-    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
-        (tmp_path / TOO_LARGE).write_text(content)
-        assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) is None
-    PassSizes(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
-    assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) == 12
-    assert PassSizes(str(tmp_path), 2).most(CONFIG.to_dict()) is None  # other shares
-    smaller = dataclasses.replace(CONFIG, batch_size=23)
-    assert PassSizes(str(tmp_path), 1).most(smaller.to_dict()) is None  # of a larger batch nothing follows
 
 
 class Scripted(HereAndNow):
@@ -354,20 +307,6 @@ def test_two_processes_train_as_one_does(forked, tmp_path):
     assert set(found.steps) == set(alone.steps)
     for name, column in alone.steps.items():
         np.testing.assert_allclose(found.steps[name], column, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_main_memory_that_is_full_halves_passes_too(tmp_path):
-    workload = Choice(name="tests.sweeps.test_worker:tight", options={"megabytes": 60})
-    config = dataclasses.replace(CONFIG, workload=workload)
-    alone = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0))
-    try:
-        assert alone.run(config.to_dict(), None).get("message", "") == ""
-    finally:
-        alone.close()
-    found, whole_batch = Store(tmp_path).load(config.trial_id), run_trial(whole(CONFIG))
-    assert found.micro_batch_size in (3, 6, 12)
-    np.testing.assert_allclose(found.steps["train_loss"], whole_batch.steps["train_loss"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

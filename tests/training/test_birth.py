@@ -13,9 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError
-from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
 from cbs.training.loop import TrainingLoop
 from cbs.training.parents import KeptCheckpoints, digest, kept_path, read_checkpoint
@@ -40,7 +38,6 @@ TRUNK = quadratic(
     stops_at_target=False,
     schedule=Schedule(name="cosine", warmup_examples=80, decay_examples=600),
 )
-SET_ANYWAY = ("lr", "initial_lr", "weight_decay")
 
 
 @pytest.fixture(scope="module")
@@ -201,29 +198,6 @@ def test_data_of_one_seed_are_the_same_at_every_batch_size_and_unlike_the_trunks
     assert not torch.equal(drawn[5, 8], drawn[1, 8])
 
 
-def test_data_of_another_workload_begin_at_their_start(kept: Path) -> None:
-    noisier = Choice(name="noisy_quadratic", options={"dimension": 30, "noise": 2.0})
-    drawn: list[torch.Tensor] = []
-    workload = build_workload(noisier)
-    losses = workload.example_losses
-
-    def watched(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        drawn.append(batch.clone())
-        return losses(model, batch)
-
-    workload.example_losses = watched  # type: ignore[method-assign]
-    run_trial(born(kept, workload=noisier, max_steps=1, probe=None), workload=workload)
-    fresh = build_workload(noisier).training_stream(seeding.generator(TRUNK.seed, "data"))
-    assert torch.equal(drawn[0], fresh.next(8))
-
-
-def test_a_schedule_goes_on_under_a_warmup_of_the_branchs_own(kept: Path) -> None:
-    branch, multiplier = run_trial(born(kept, warmup_examples=80)), build_schedule(TRUNK.schedule)
-    for row in branch.evaluations[1:]:
-        wanted = TRUNK.lr * multiplier(320 + row.examples) * min(1.0, row.examples / 80)
-        assert row.lr == pytest.approx(wanted, rel=1e-12)
-
-
 def test_options_of_a_branch_are_its_own_and_the_state_is_the_trunks(kept: Path) -> None:
     def loop_of(**changes: Any) -> TrainingLoop:
         options = {"betas": [0.8, 0.7], "weight_decay": 0.25, "eps": 1e-3}
@@ -237,22 +211,6 @@ def test_options_of_a_branch_are_its_own_and_the_state_is_the_trunks(kept: Path)
     assert [*group["betas"], group["weight_decay"], group["eps"]] == [0.8, 0.7, 0.25, 1e-3]
     assert next(iter(loop.optimizer.state.values()))["step"] == 40
     assert not loop_of(optimizer_state="reset").optimizer.state
-
-
-def test_what_training_has_changed_in_a_group_is_state(tmp_path: Path) -> None:
-    """Also where it is an option that the optimizer changes itself."""
-    trunk = dataclasses.replace(TRUNK, optimizer=Choice(name="merit"), max_steps=45)
-    run_trial(trunk, kept=KeptCheckpoints(tmp_path, [320]))
-    path = kept_path(tmp_path, 320)
-    content = torch.load(path, weights_only=True)
-    (group, *_), (at_start, *_) = content["parts"]["SavedWeights"]["optimizer"]["param_groups"], content["groups"]
-    option = next(key for key, value in at_start.items() if isinstance(value, float) and key not in SET_ANYWAY)
-    group[option] *= 2
-    torch.save(content, path)
-    config = born(path, trunk)
-    loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
-    birth.start(loop, path)
-    assert loop.optimizer.param_groups[0][option] == group[option]
 
 
 def test_another_optimizer_begins_without_a_state_after_a_stated_warmup(kept: Path) -> None:
@@ -284,20 +242,6 @@ def test_a_branch_near_its_target_has_not_diverged_where_it_first_moves_away(kep
     result = run_trial(config)
     assert max(row.value for row in result.evaluations) > 6 * value
     assert result.status is not TrialStatus.DIVERGED
-
-
-def test_a_configuration_without_a_parent_is_stored_as_before(kept: Path) -> None:
-    assert "parent" not in TRUNK.to_dict()
-    config = born(kept)
-    assert TrialConfig.from_dict(config.to_dict()) == config
-    others = [
-        dataclasses.replace(config.parent, **change)  # type: ignore[type-var]
-        for change in (
-            {"examples": 8}, {"digest": "0" * 16}, {"lr_factor": 2}, {"optimizer": "reset"}, {"warmup_examples": 1},
-        )
-    ]  # fmt: skip
-    prints = {dataclasses.replace(config, parent=parent).fingerprint for parent in others}
-    assert len(prints | {config.fingerprint, TRUNK.fingerprint}) == len(others) + 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import dataclasses
 import fractions
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from cbs.errors import CbsError, ConfigError, DataError
 from cbs.training.birth import check_parent, start
 from cbs.training.loop import TrainingLoop
-from cbs.training.parents import KIND, digest, parent_at, read_checkpoint, weights_for
+from cbs.training.parents import KIND, digest, parent_at, read_checkpoint
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
@@ -151,22 +150,6 @@ def test_safetensors_and_folders_of_a_trainer(tmp_path: Path) -> None:
     assert digest(folder) != before
 
 
-def test_the_tensors_that_differ_are_named(tmp_path: Path) -> None:
-    model, _ = trained()
-    state = dict(model.state_dict())
-    state["last.bias"] = torch.zeros(4)
-    torch.save(state, tmp_path / "w.pt")
-    with pytest.raises(ConfigError, match=r"a tensor differs: last.bias is \[4\] in the checkpoint, \[3\]"):
-        loaded(tmp_path / "w.pt", optimizer="reset")
-    del state["first.weight"], state["tied.weight"]
-    state |= {"head": torch.zeros(1)}
-    torch.save(state, tmp_path / "w.pt")
-    with pytest.raises(ConfigError, match=r"4 tensors differ: .*first.weight is missing in the ch.*and 1 more"):
-        loaded(tmp_path / "w.pt", optimizer="reset")
-    with pytest.raises(ConfigError, match="belongs to another model"):
-        weights_for(nn.Linear(3, 3), read_checkpoint(tmp_path / "w.pt"))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -197,12 +180,6 @@ def test_what_is_no_checkpoint_is_one_line(content: Any, words: str, tmp_path: P
 def test_a_checkpoint_of_ours_says_its_examples_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     torch.save({KIND: 1, "batch_sizes": torch.tensor([8] * 40)}, tmp_path / name)
     assert parent_at(tmp_path / name).examples == 320
-
-
-def test_a_file_that_only_the_workload_reads_is_taken(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "own.npz", "w") as parts:
-        parts.writestr("weights", "1 2 3")
-    assert parent_at(tmp_path / "own.npz").examples == 0
 
 
 def test_nothing_of_a_checkpoint_runs(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.noise_scale import L2_COLUMNS, PERIOD, ProbeOptions
-from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.ending import Ending
@@ -178,14 +176,6 @@ def test_reached() -> None:
     assert result.examples_to_target == result.steps_to_target * 12
 
 
-def test_reached_before_the_first_step() -> None:
-    result = run_trial(config_with(target=dataclasses.replace(CONFIG.target, value=1e6)))
-    assert result.status is TrialStatus.REACHED
-    assert result.steps_to_target == 0.0
-    assert "before the first step" in result.message
-    assert len(result.steps["step"]) == 0
-
-
 @pytest.mark.parametrize("max_steps", [1, 2, 37, 100])
 def test_budget_exhausted_ends_with_an_evaluation(max_steps: int) -> None:
     result = run_trial(config_with(max_steps=max_steps, target=dataclasses.replace(CONFIG.target, value=1e-9)))
@@ -257,44 +247,6 @@ def test_a_step_that_fails_on_what_is_not_finite_is_divergence(
     assert result.final_step < 10
 
 
-class Strict(torch.optim.SGD):
-    """Refuses what is no number."""
-
-    def step(self, closure: Any = None) -> Any:
-        if self.param_groups[0]["params"][0].grad.isnan().any():
-            raise ArithmeticError("no number")
-        return super().step(closure)
-
-
-def test_a_step_that_fails_after_a_loss_that_is_not_finite_is_divergence() -> None:
-    workload = Exploding()
-    result = run_trial(config_with(optimizer=Choice(name=f"{__name__}:Strict")), workload=workload)
-    assert result.status is TrialStatus.DIVERGED
-    assert result.message == "training loss is not finite at step 30; step 30 raised ArithmeticError: no number"
-    assert len(result.steps["step"]) == len(workload.batches) == 30
-
-
-class Refusing(Spy):
-    """Its metric cannot be measured from the tenth step on."""
-
-    value = math.nan
-
-    def validate(self, model: nn.Module) -> float:
-        if len(self.batches) < 10:
-            return self.inner.validate(model)
-        model.theta.data.fill_(self.value)
-        raise ValueError("Input contains NaN.")
-
-
-def test_a_metric_that_refuses_weights_that_are_not_finite_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = run_trial(config_with(lr=1e-3), workload=Refusing())
-    assert result.status is TrialStatus.DIVERGED
-    assert "validation_loss is nan at step" in result.message
-    monkeypatch.setattr(Refusing, "value", 1.0)
-    with pytest.raises(ValueError, match="Input contains NaN"):
-        run_trial(config_with(lr=1e-3), workload=Refusing())
-
-
 def test_pruned_by_the_monitor() -> None:
     seen: list[Measurement] = []
 
@@ -307,18 +259,6 @@ def test_pruned_by_the_monitor() -> None:
     assert result.steps_to_target is None
     assert seen == result.evaluations[1:]
     assert 10 <= result.final_step == seen[-1].step
-
-
-def test_all_ranks_end_where_the_first_one_does() -> None:
-    class Second(Ranks):
-        asked = 0
-
-        def agreed(self, value: float, device: torch.device) -> float:
-            self.__class__.asked += isinstance(value, bool)
-            return self.asked == 5 if isinstance(value, bool) else 1e3
-
-    second = run_trial(CONFIG, monitor=lambda _: pytest.fail("only the first rank judges"), ranks=Second(rank=1))
-    assert (second.status, len(second.evaluations)) == (TrialStatus.PRUNED, 5)
 
 
 def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
@@ -349,26 +289,12 @@ def test_one_row_of_finite_values_for_every_step() -> None:
     assert (result.steps["small_batch_size"] == 6).all()
 
 
-def test_train_loss_is_the_mean_since_the_last_evaluation() -> None:
-    result = run_trial(CONFIG)
-    assert math.isnan(result.evaluations[0].train_loss)
-    for before, after in zip(result.evaluations, result.evaluations[1:], strict=False):
-        assert after.train_loss == pytest.approx(result.steps["train_loss"][before.step : after.step].mean())
-
-
 def test_learning_rate_follows_the_schedule_in_examples() -> None:
     result = run_trial(config_with(schedule=Schedule(warmup_examples=120)))
     rates = {row.step: row.lr for row in result.evaluations}
     assert rates[0] == 0.0
     for step, rate in rates.items():
         assert rate == pytest.approx(0.05 * min(1.0, step / 10))
-
-
-def test_the_first_update_is_the_optimizers() -> None:
-    spy = Spy()
-    run_trial(config_with(max_steps=1, probe=None), workload=spy)
-    gradient = spy.models[0].curvature * spy.initial + spy.batches[0].mean(0)
-    torch.testing.assert_close(spy.models[0].theta.detach(), spy.initial - 0.05 * gradient)
 
 
 def test_clipping_scales_longer_gradients_down_and_is_recorded() -> None:
@@ -436,14 +362,6 @@ def test_misuse_is_one_line(changes: dict[str, Any], word: str) -> None:
 def test_what_this_machine_cannot_do_is_said(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run_trial(config_with(**changes))
-
-
-def test_streams_of_one_seed_are_independent() -> None:
-    draws = {
-        purpose: torch.randn(1000, generator=seeding.generator(0, purpose)) for purpose in ("init", "data", "training")
-    }
-    correlations = torch.corrcoef(torch.stack(list(draws.values()))) - torch.eye(3)
-    assert correlations.abs().max() < 4 / 1000**0.5
 
 
 @pytest.mark.parametrize(

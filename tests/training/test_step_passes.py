@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
+from cbs.compute.pass_sizes import halved, micro_sizes
 from cbs.registry.choices import Choice
 from cbs.training.passes import compare
 from cbs.training.run import run_trial
-from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import RandomExamples
+from cbs.workloads.streams import split_batch
 
 STEPS = 12
 
@@ -138,23 +141,11 @@ def test_what_does_not_depend_on_it_is_cut_and_measured(middle: Callable[[], nn.
     assert probed.message == plain.message
 
 
-def test_passes_that_every_step_has_are_measured() -> None:
-    workload = Images(lambda: nn.BatchNorm2d(4))
-    plain, probed = (train(workload, probe, micro_batch_size=16) for probe in (None, "auto"))
-    assert plain.evaluations == probed.evaluations
-    assert np.isfinite(noise(probed)).all()
-    assert probed.message == plain.message
-
-
 @pytest.mark.parametrize("probe", ["split", "per_example", "auto"])
 def test_a_loss_that_couples_examples_is_not_measured_inside(probe: str) -> None:
     found = train(Images(nn.Identity, hardest), probe)
     assert np.isnan(noise(found)).all()
     assert "the loss of an example depends on other examples" in found.message
-
-
-def test_it_is_found_in_a_model_with_dropout_too() -> None:
-    assert "depends on other examples" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
 
 
 def test_both_ways_start_from_one_state() -> None:
@@ -192,14 +183,44 @@ def test_a_loss_of_single_examples_is_measured_inside(losses: Callable[[Tensor],
     assert "noise scale" not in found.message
 
 
-def test_a_trial_that_goes_on_has_not_forgotten_it(tmp_path: Any) -> None:
-    workload = Images(lambda: nn.BatchNorm2d(4))
-    whole = train(workload, "auto")
-    checkpoint = Checkpoint(tmp_path / "state.pt", seconds=0)
-    ends = (TrialStatus.PRUNED, "")
-    stops = iter([None, ends])
-    run_trial(whole.config, workload=workload, checkpoint=checkpoint, monitor=lambda _: next(stops, ends))
-    resumed = run_trial(whole.config, workload=workload, checkpoint=checkpoint)
-    assert [row.value for row in resumed.evaluations] == [row.value for row in whole.evaluations]
-    assert resumed.message == whole.message
-    np.testing.assert_array_equal(noise(resumed), noise(whole))
+sizes = st.integers(1, 5000)
+
+
+@given(sizes, st.none() | sizes, sizes)
+def test_every_example_is_in_one_pass_and_no_pass_is_too_large(examples, most, wanted):
+    found = micro_sizes(examples, most, wanted)
+    assert sum(found) == examples
+    assert max(found) <= (most or examples)
+    assert max(found) - min(found) <= 1
+    assert len(found) >= min(wanted, examples)
+
+
+@given(st.integers(1, 300), st.none() | st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_halving_ends_with_what_fits_whatever_was_known_before(examples, most, fits, beyond):
+    def ends(known: int | None) -> int:
+        tried = []
+        while True:
+            tried.append(micro_sizes(examples, halved(examples, most, known))[0])
+            if tried[-1] <= fits:
+                break
+            assert known is None or tried[-1] < known
+            known = tried[-1]
+        assert len(tried) == 1 or tried[-2] > fits >= tried[-1] >= tried[-2] // 2 - 1
+        return tried[-1]
+
+    alone = ends(None)
+    assert ends(min(fits + beyond, examples)) == alone if fits < examples else alone == ends(None)
+
+
+def test_a_pass_of_a_later_stage_is_halved_too():
+    assert halved(32, None, 64) == 32
+    assert halved(32, 48, 64) == 48
+    assert halved(32, 48, 48) == 24
+    assert halved(7, None, 1) == 1
+
+
+def test_parts_of_a_batch_hold_their_examples_and_what_is_no_tensor():
+    batch = {"ids": torch.arange(5), "name": "all"}
+    assert [(size, part["ids"].tolist(), part["name"]) for size, part in split_batch(batch, [3, 2])] == [
+        (3, [0, 1, 2], "all"), (2, [3, 4], "all")
+    ]  # fmt: skip

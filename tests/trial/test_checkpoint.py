@@ -1,6 +1,5 @@
 """A trial that dies and is started again ends bitwise as if it had been left alone."""
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cbs import Choice, Schedule, Target, TrialConfig, run_trial
+from cbs import Choice, Target, TrialConfig, run_trial
 from cbs.errors import ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.trial.checkpoint import Checkpoint
@@ -19,13 +18,6 @@ from tests.kinds import kinds, kinds_of
 
 # What is validated is not what is tested; 512 sequences would take most of the time.
 TEXT = Choice(name="text", options={"validation_sequences": 8, "context": 8, "layers": 1})
-
-TWO_STAGES = Schedule(
-    name="two_stage",
-    warmup_examples=8,
-    decay_examples=80,
-    options={"boundary_examples": 40, "rewarmup_examples": 16},
-)
 
 
 class Killed(Exception):
@@ -88,20 +80,6 @@ def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     checkpoint.remove()
     assert not checkpoint.path.exists()
     checkpoint.remove()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"averaging": Choice(name="ema", options={"half_life": 40})},
-        {"averaging": Choice(name="lawa", options={"checkpoints": 3, "every_examples": 12})},
-        pytest.param({"clip_norm": 1.5}, marks=pytest.mark.slow),
-        pytest.param({"schedule": TWO_STAGES}, marks=pytest.mark.slow),
-    ],
-    ids=["ema", "lawa", "clip_norm", "two_stage"],
-)
-def test_so_does_one_with_more_state(changes, workload, tmp_path):
-    assert_resumes_to_the_same_bytes(config("adamw", **changes), workload, tmp_path)
 
 
 class Dropping(torch.nn.Module):
@@ -182,13 +160,6 @@ def test_it_goes_on_from_the_checkpoint_and_not_from_the_start(tmp_path):
     assert min(seen) > 1
 
 
-def test_short_trials_write_none(tmp_path):
-    checkpoint = Checkpoint(tmp_path / "trial.pt")
-    with pytest.raises(Killed):
-        run_trial(config("adamw"), checkpoint=checkpoint, monitor=killed_at(20))
-    assert not checkpoint.path.exists()
-
-
 def written(path: Path, trial: TrialConfig) -> Path:
     """The checkpoint of a trial that was killed."""
     with pytest.raises(Killed):
@@ -234,15 +205,6 @@ class RunsCode:
         return Path.touch, (self.path,)
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_takes_the_place_of_the_last(tmp_path, monkeypatch):
-    order = []
-    for name in ("fsync", "replace"):
-        whole = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, name=name, whole=whole: order.append(name) or whole(*args))
-    Checkpoint(tmp_path / "trial.pt").save({"a": torch.zeros(3)})
-    assert order == ["fsync", "replace"]
-
-
 def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="cannot write"):
@@ -256,11 +218,3 @@ def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeyp
         Checkpoint(tmp_path / "trial.pt").save({})
     assert "\n" not in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
-
-
-def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
-    clock = iter(np.arange(0.0, 1000.0, 10.0))
-    monkeypatch.setattr("cbs.trial.checkpoint.time.monotonic", lambda: next(clock))
-    checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=30.0)
-    checkpoint.save({"a": torch.zeros(3)})  # seems to take 10 s
-    assert [checkpoint.due() for _ in range(30)].index(True) >= 10 / 0.05 / 10 - 2

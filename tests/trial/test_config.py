@@ -166,13 +166,6 @@ def test_fingerprint_does_not_depend_on_spelling_or_process() -> None:
     assert other.stdout.strip() == CONFIG.fingerprint
 
 
-def test_trial_id_is_readable_and_fit_for_a_folder() -> None:
-    assert CONFIG.trial_id == f"sgd-b8-lr0.1-s0-{CONFIG.fingerprint[:8]}"
-    scheduled = dataclasses.replace(CONFIG, batch_schedule=Choice(name="seesaw", options={"alpha": 3}))
-    assert scheduled.trial_id == f"sgd-b8-seesaw-lr0.1-s0-{scheduled.fingerprint[:8]}"
-    assert TrialConfig.from_dict(scheduled.to_dict()) == scheduled
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -234,37 +227,7 @@ def test_dictionaries_of_another_shape_are_refused(change: dict[str, Any]) -> No
         TrialConfig.from_dict({key: value for key, value in CONFIG.to_dict().items() if key != "lr"})
 
 
-@given(
-    growth=st.floats(1.001, 1.5),
-    extra=st.floats(0, 0.5),
-    step=st.integers(0, 10**6),
-    share=st.one_of(st.floats(-1, 3), st.just(math.nan)),
-)
-def test_evaluation_steps_increase_and_are_finer_near_the_target(
-    growth: float, extra: float, step: int, share: float
-) -> None:
-    plan = EvaluationPlan(growth=growth, far_growth=growth + extra, near_fraction=0.2)
-    following = plan.next_step(step, share)
-    assert step < following <= plan.next_step(step, 0.2) == plan.next_step(step, 1.0)
-    assert following >= plan.next_step(step, share / 2 if share > 0 else share) >= plan.next_step(step, 0.0)
-    ratio = growth if not share > 0 else max(growth, (growth + extra) ** min(1.0, share / 0.2))
-    assert following == step + 1 or (following - 1 < step * ratio * (1 + 1e-12) and step * ratio <= following + 1e-9)
-
-
-def test_the_ratio_of_two_evaluations_falls_with_the_distance_to_the_target() -> None:
-    plan = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.25)
-    shares = {1.0: 1600, 0.25: 1600, 0.125: 1265, 0.0625: 1125, 0.0: 1050, -0.1: 1050, math.nan: 1050}
-    assert {share: plan.next_step(1000, share) for share in shares} == shares
-    never = EvaluationPlan(growth=1.05, far_growth=1.6, near_fraction=0.0)
-    assert {never.next_step(1000, share) for share in (1e-6, 0.0, -0.1, math.nan)} == {1600}
-
-
 def test_a_trial_id_is_a_name_of_a_folder() -> None:
     config = TrialConfig(**BASE | {"optimizer": Choice(name="my_module:Mine/2", options={"eps": 1e-6})})
     assert config.trial_id.startswith("my_module_Mine_2-b")
     assert set(config.trial_id) <= set(string.ascii_letters + string.digits + "_-.")
-
-
-def test_choice_as_text() -> None:
-    assert str(Choice(name="adamw")) == "adamw"
-    assert str(Choice(name="sgd", options={"nesterov": True, "momentum": 0.9})) == "sgd(momentum=0.9, nesterov=true)"

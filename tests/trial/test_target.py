@@ -1,6 +1,5 @@
 """What "reached" means: the comparison and the crossing."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.trial.target import NEARBY, Target
+from cbs.trial.record import end_mean, read_off
+from cbs.trial.target import Target
 from tests.references.crossing import crossing as slow_crossing
 
 BELOW = Target(metric="loss", value=2.0)
@@ -66,22 +66,6 @@ def test_edges_of_the_crossing(steps: list[float], values: list[float], expected
 curves = st.lists(st.floats(-10, 10), min_size=1, max_size=20)
 
 
-@given(values=curves, gaps=st.lists(st.integers(1, 50), min_size=20, max_size=20))
-def test_crossing_lies_among_the_evaluations_nearby(values: list[float], gaps: list[int]) -> None:
-    steps = list(itertools.accumulate(gaps[: len(values)]))
-    crossing = BELOW.crossing(steps, values)
-    reached = [index for index, value in enumerate(values) if value < 2.0]
-    if not reached:
-        assert crossing is None
-        return
-    first = reached[0]
-    before = min([steps[first - 1], *(step for step in steps if step * NEARBY >= steps[first])]) if first else steps[0]
-    assert crossing is not None
-    assert before * (1 - 1e-12) <= crossing <= steps[first] * (1 + 1e-12)
-    mirrored = Target(metric="loss", value=-2.0, direction="above").crossing(steps, [-value for value in values])
-    assert mirrored == pytest.approx(crossing, rel=1e-12)
-
-
 def test_the_line_averages_the_noise_of_the_evaluations_nearby() -> None:
     """A quarter less variance than the interpolation, and on a smooth curve a tenth of a percent at most."""
     noise, steps, found = np.random.default_rng(0), np.round(100 * 1.06 ** np.arange(60)).astype(int), []
@@ -95,16 +79,6 @@ def test_the_line_averages_the_noise_of_the_evaluations_nearby() -> None:
     assert line**2 < 0.75 * between**2
     power = 2.0 * (steps / 1000) ** -0.3
     assert BELOW.crossing(steps, power) == pytest.approx(1000, rel=1e-3)
-
-
-def test_evaluations_after_the_first_that_reaches_the_target_or_far_before_it_change_nothing() -> None:
-    steps, curve = [700, 800, 900, 950, 1000], [2.5, 2.4, 2.1, 2.05, 1.9]
-    crossing = BELOW.crossing(steps, curve)
-    assert crossing == BELOW.crossing([*steps, 1010, 1020], [*curve, 5.0, 1.0])
-    assert crossing == BELOW.crossing(steps, [9.0, 9.0, *curve[2:]])  # 800 is not within a factor of 1.2 of 1000
-    assert crossing != pytest.approx(BELOW.crossing(steps, [*curve[:2], 2.2, *curve[3:]]), rel=1e-4)
-    assert crossing == BELOW.crossing([*steps[:3], 920, *steps[3:]], [*curve[:3], math.nan, *curve[3:]])
-    assert BELOW.crossing([100, 1000, 1100], [math.nan, 2.1, 1.9]) == pytest.approx(math.sqrt(1000 * 1100))
 
 
 @pytest.mark.parametrize(
@@ -148,11 +122,33 @@ def test_bad_values_are_refused_in_one_line(value: object) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_bad_direction_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sideways"):
-        Target(metric="loss", value=1.0, direction="sideways")
+STEPS = np.array([0.0, 2.0, 4.0, 16.0])
+VALUES = np.array([9.0, 4.0, 3.0, 1.0])
 
 
-def test_text() -> None:
-    assert str(BELOW) == "loss < 2"
-    assert str(ABOVE) == "accuracy > 0.75"
+@pytest.mark.parametrize(
+    ("step", "value"),
+    [(2.0, 4.0), (2 * math.sqrt(2), 3.5), (4.0, 3.0), (8.0, 2.0), (16.0, 1.0), (40.0, 1.0), (1.0, None)],
+)
+def test_a_curve_is_read_along_straight_lines_in_the_logarithm(step: float, value: float | None) -> None:
+    assert read_off(STEPS, VALUES, step) == (value if value is None else pytest.approx(value))
+
+
+def test_between_evaluations_that_lie_far_apart_nothing_is_known() -> None:
+    assert read_off(STEPS, VALUES, 8.0, farthest=3.9) is None
+    assert read_off(STEPS, VALUES, 8.0, farthest=4.0) == pytest.approx(2.0)
+    assert read_off(STEPS, VALUES, 3.0, farthest=2.0) is not None
+    assert read_off(STEPS, VALUES, 4.0, farthest=1.1) == 3.0
+    assert read_off(STEPS, np.array([9.0, 4.0, math.nan, 1.0]), 16.0) == 1.0
+
+
+def test_the_mean_over_the_last_quarter_is_that_of_straight_lines() -> None:
+    examples = np.array([0.0, 75.0, 80.0, 100.0, 120.0])
+    values = np.array([99.0, 4.0, 2.0, 1.0, 50.0])
+    assert end_mean(examples, values, 100.0) == pytest.approx((5 * 3.0 + 20 * 1.5) / 25)
+    half = np.array([0.0, 50.0, 100.0])  # at 75 in the logarithm
+    start = 4.0 - 3.0 * math.log(1.5) / math.log(2)
+    assert end_mean(half, np.array([9.0, 4.0, 1.0]), 100.0) == pytest.approx((start + 1.0) / 2)
+    assert end_mean(np.array([0.0, 80.0, 100.0]), np.array([9.0, 2.0, 1.0]), 100.0) == pytest.approx(1.5)
+    assert end_mean(np.array([0.0, 99.5]), np.array([9.0, 2.0]), 100.0) == 2.0
+    assert math.isnan(end_mean(np.array([0.0]), np.array([9.0]), 100.0))

@@ -15,7 +15,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import WORKLOADS, Workload, build_workload
 from cbs.workloads.text import TextWorkload, text
-from cbs.workloads.text_parts import GPT, SIZES, GPTShape, corpus
+from cbs.workloads.text_parts import GPTShape
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import override
 
@@ -59,20 +59,6 @@ def test_tokens_have_their_own_unit_and_target(tmp_path: Path) -> None:
     assert 0 < tokens.default_target < math.log(5000)
 
 
-def test_context_and_vocabulary_can_be_chosen() -> None:
-    workload = text(size="200k", context=16, vocab_size=160)
-    assert workload.tokens_per_example == 16
-    assert draw(workload, [3]).shape == (3, 17)
-    assert build(workload)(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 160)
-
-
-def test_shape_can_be_chosen() -> None:
-    assert text(width=64).build_model().shape == GPTShape(width=64, layers=2, heads=4, context=32)
-    assert text(width=40, heads=5, layers=1).build_model().shape == GPTShape(width=40, layers=1, heads=5, context=32)
-    assert text(size="3m", width=128).build_model().shape == GPTShape(width=128, layers=4, heads=2, context=128)
-    assert text(heads=4).build_model().shape.head_size == 8
-
-
 def test_llamas_by_name_and_changed() -> None:
     assert build(text(size="llama-200k")).shape.groups == 2
     wider = build(text(size="llama-200k", width=96, layers=1)).shape
@@ -80,16 +66,6 @@ def test_llamas_by_name_and_changed() -> None:
     assert build(text(size="llama-30k", kv_heads=1, mlp_width=40)).shape.hidden == 40
     assert build(text(size="llama-1b", width=64, layers=1, context=8)).shape.hidden == 176
     assert build(text(init="nanogpt")).blocks[0].mlp_in.weight.std().item() == pytest.approx(0.02, rel=0.1)
-
-
-def test_base_of_mup() -> None:
-    ratios = [build(text(width=64, parametrization=name)).width_ratio for name in ("standard", "mup")]
-    assert ratios == [1, 2]
-    assert build(text(size="3m", parametrization="mup", base_width=64)).width_ratio == 4
-    model = build(text(width=64, heads=2, parametrization="mup", base_width=16))
-    assert isinstance(model, GPT)
-    assert model.width_ratio == 4
-    assert all(block.scale == pytest.approx(math.sqrt(16) / 32) for block in model.blocks)
 
 
 def short_trial(**options: object) -> TrialConfig:
@@ -105,11 +81,6 @@ def short_trial(**options: object) -> TrialConfig:
         probe=None,
         device="cpu",
     )
-
-
-def test_a_trial_at_the_base_width_is_bitwise_that_of_the_standard_parametrization() -> None:
-    standard, mup = run_trial(short_trial()), run_trial(short_trial(parametrization="mup"))
-    assert [row.value for row in standard.evaluations] == [row.value for row in mup.evaluations]
 
 
 def test_a_sweep_in_mup_scales_the_learning_rates_along_the_schedule() -> None:
@@ -129,39 +100,12 @@ def test_a_sweep_in_mup_scales_the_learning_rates_along_the_schedule() -> None:
     assert result.evaluations[-1].value < result.evaluations[0].value
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_size_can_be_built(size: str) -> None:
-    workload = text(size=size, validation_sequences=8)
-    with torch.device("meta"):
-        model = workload.build_model()
-    assert sum(parameter.numel() for parameter in model.parameters()) == SIZES[size].parameters(128)
-
-
 def test_examples_are_windows_of_the_training_text(workload: TextWorkload) -> None:
     whole = bytes(workload.corpus.training)
     batch = draw(workload, [16])
     assert batch.shape == (16, 33)
     assert batch.dtype == torch.long
     assert all(bytes(window.tolist()) in whole for window in batch)
-
-
-def test_every_start_is_equally_likely(tmp_path: Path) -> None:
-    path, held_out = tmp_path / "train.u16", tmp_path / "val.u16"
-    np.arange(37, dtype="<u2").tofile(path)
-    np.arange(38, dtype="<u2").tofile(held_out)
-    workload = text(data=str(path), validation=str(held_out), vocab_size=64, validation_sequences=5)
-    counts = torch.bincount(draw(workload, [10_000])[:, 0])
-    # Five starts, so binomial with mean 2000 and standard deviation 40.
-    assert counts.shape == (5,)
-    assert (counts - 2000).abs().max() < 200
-
-
-def test_windows_of_a_mapped_file(tmp_path: Path) -> None:
-    workload = text(data=str(write_counting_ids(tmp_path)), vocab_size=5000, validation_sequences=64)
-    assert isinstance(workload.corpus.training, np.memmap)
-    batch = draw(workload, [256])
-    assert torch.equal(batch, batch[:, :1] + torch.arange(33))
-    assert batch.max() < 4500
 
 
 def test_losses_are_mean_cross_entropies(workload: TextWorkload) -> None:
@@ -253,48 +197,3 @@ def one_line_error(kind: type[CbsError], **options: object) -> str:
 )
 def test_bad_options(kind: type[CbsError], options: dict[str, object], expected: str) -> None:
     assert expected in one_line_error(kind, **options)
-
-
-def test_text_too_short_for_the_context(tmp_path: Path) -> None:
-    path = tmp_path / "short.txt"
-    path.write_text("too short")
-    message = one_line_error(DataError, data=str(path))
-    assert str(path) in message
-    assert "9 tokens for training" in message
-    path.write_text("long enough to train on, too short to validate on. " * 20)
-    message = one_line_error(DataError, data=str(path))
-    assert "102 tokens for validation hold 70 sequences" in message
-    assert "validation=PATH" in message
-
-
-def test_ids_that_opening_did_not_check_are_checked_when_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "BLOCK", 4)
-    monkeypatch.setattr(corpus, "SAMPLED_BLOCKS", 2)
-    ids = np.zeros(2000, dtype="<u2")
-    ids[100:1000] = 77
-    path = tmp_path / "ids.u16"
-    ids.tofile(path)
-    validation = tmp_path / "validation.u16"
-    np.zeros(100, dtype="<u2").tofile(validation)
-    workload = text(data=str(path), validation=str(validation), vocab_size=50, validation_sequences=8)
-    with pytest.raises(DataError, match="token id 77") as caught:
-        draw(workload, [64])
-    assert str(path) in str(caught.value)
-
-
-def test_a_trial_reaches_an_easy_target() -> None:
-    config = TrialConfig(
-        workload=Choice(name="text"),
-        optimizer=Choice(name="adamw"),
-        lr=4e-3,
-        batch_size=16,
-        seed=0,
-        target=Target(metric="validation_loss", value=3.6),
-        max_steps=60,
-        device="cpu",
-    )
-    result = run_trial(config)
-    assert result.status is TrialStatus.REACHED
-    assert result.workload.parameters == 29_856
-    assert result.workload.metric_unit == "nats/byte"
-    assert run_trial(config).steps_to_target == result.steps_to_target

@@ -148,12 +148,6 @@ def understood(name: str, words: list[str]) -> None:
     known()[name].make_context(name, list(words), resilient_parsing=False)
 
 
-def test_there_are_command_lines_and_flags() -> None:
-    assert len(COMMANDS) > 120
-    assert len(FLAGS) > 120
-    assert {page for pages in LINES.values() for page in pages} > {"README.md", "schedules.md", "clusters.md"}
-
-
 def complete(line: str) -> tuple[str, list[str]] | None:
     """The command and its words, placeholders filled in; ``None`` where a page only speaks of it or of a flag."""
     name, words = split(COMMANDS[line])
@@ -260,10 +254,6 @@ QUICK = {name: when for each in of_extensions("QUICK") for name, when in each.it
 def is_quick(name: str, words: list[str]) -> bool:
     """Whether an extension says that this command line takes no longer, without fewer resamples."""
     return name in QUICK and QUICK[name](words)
-
-
-def test_what_is_said_to_be_quick_is_there() -> None:
-    assert {name for name, words in COMPLETE.values() if is_quick(name, words)} == {*QUICK}
 
 
 ALIKE = {

@@ -1,7 +1,6 @@
 """Branches of a run: what is asked for, what is run, what is kept, and that it goes on where it stopped."""
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -11,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.workloads import build_workload
-from extensions.branching.local_batch_sizes import local
 from extensions.branching.plan import BranchPlan, branch_plan
 from extensions.branching.policies import Branch
-from extensions.merge.merging import merge
 from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
 from sweeps.outlook.cost import Cost
@@ -115,15 +112,6 @@ def test_a_window_is_whole_batches_of_every_branch() -> None:
 )
 def test_learning_rates_of_branches(rule: str, lrs: list[dict[int, float]]) -> None:
     assert [dict(rates.lrs) for rates in plan(lr_rule=rule).rates(0.1)] == lrs
-
-
-def test_rates_that_are_tried_are_around_the_square_root_and_the_trunks_own_is_exact() -> None:
-    exact = 0.123456789
-    first, half, double = plan(lr_rule="tried").rates(exact)
-    assert first.lrs[16] == exact
-    for size in (8, 16, 32):
-        assert half.lrs[size] == pytest.approx(first.lrs[size] / 2, rel=1e-5)
-        assert double.lrs[size] == pytest.approx(first.lrs[size] * 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -278,45 +266,6 @@ class Killed(Exception):
     """In place of a kill."""
 
 
-@pytest.mark.slow
-def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
-    branched(tmp_path / "whole")
-    run, rng = tuning.run_search, np.random.default_rng(3)
-    kills = 0
-    for left in rng.integers(0, 6, size=5).tolist():
-
-        def dying(runs: Any, *others: Any, left: int = left) -> None:
-            save = runs.run.store.save
-            count = iter(range(left))
-
-            def saving(result: TrialResult) -> None:
-                if next(count, None) is None:
-                    raise Killed
-                save(result)
-
-            runs.run.store.save = saving
-            run(runs, *others)
-
-        monkeypatch.setattr(tuning, "run_search", dying)
-        try:
-            branched(tmp_path / "cut")
-        except Killed:
-            kills += 1
-    monkeypatch.setattr(tuning, "run_search", run)
-    branched(tmp_path / "cut")
-    assert kills >= 2
-    whole, cut = (
-        {
-            path.relative_to(folder): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.name in ("record.parquet", "steps.parquet") or path.suffix == ".pt"
-        }
-        for folder in (tmp_path / "whole", tmp_path / "cut")
-    )
-    assert whole == cut
-    assert len(whole) == 2 * 13 + 2
-
-
 def test_other_optimizers_branch_from_one_trunk_after_a_warmup(tmp_path: Path, started: list[str]) -> None:
     both = asked(optimizers=(Choice(name="adamw"), Choice(name="sgd")), seeds=(0,))
     with pytest.raises(ConfigError, match="not of 'sgd'"):
@@ -331,14 +280,6 @@ def test_other_optimizers_branch_from_one_trunk_after_a_warmup(tmp_path: Path, s
     assert parents == {("adamw", source, 32), ("sgd", source, 32)}
     each = branched(tmp_path / "each", both, at="50%")
     assert len(set(each.content["trunks"])) == 2
-
-
-def test_schedules_and_warmups_of_the_trunk_are_those_of_its_branches(tmp_path: Path, started: list[str]) -> None:
-    cosine = asked(schedule=dataclasses.replace(asked().schedule, name="cosine", warmup_steps=5), seeds=(0,))
-    branched(tmp_path, cosine, at="25%")
-    schedules = [trial.config.schedule for trial in stored(tmp_path, with_steps=False)]
-    (one,) = {(s.name, s.warmup_examples, s.decay_examples) for s in schedules}
-    assert one == ("cosine", 40, 640)
 
 
 def test_a_preview_says_what_runs_and_what_it_costs(tmp_path: Path, started: list[str]) -> None:
@@ -388,34 +329,10 @@ def of_ours(folder: Path) -> Path:
     return Store(folder).kept_folder(trunk.config.fingerprint) / "320.pt"
 
 
-def test_branches_of_a_checkpoint_have_the_warmup_of_its_run_whatever_their_batch_size(
-    tmp_path: Path, started: list[str]
-) -> None:
-    given = [str(of_ours(tmp_path / "trunk"))]
-    slow = dataclasses.replace(asked().schedule, warmup_steps=10)
-    branched(
-        tmp_path / "out", asked(budgets=(128,), seeds=(0,), schedule=slow), checkpoints=given, factors="1,8", at="1"
-    )
-    trials = list(stored(tmp_path / "out", with_steps=False))
-    assert {trial.config.batch_size: trial.config.schedule.warmup_examples for trial in trials} == {8: 80, 64: 80}
-    for trial in trials:  # the warmup of 10 updates ended long before
-        assert [row.lr for row in trial.evaluations[1:]] == [trial.config.lr] * (len(trial.evaluations) - 1)
-
-
 def test_a_checkpoint_of_other_examples_than_were_said_is_refused(tmp_path: Path, started: list[str]) -> None:
     path = of_ours(tmp_path / "trunk")
     with pytest.raises(ConfigError, match=r"320\.pt@160: the run of this checkpoint had seen 320 examples"):
         branched(tmp_path / "out", asked(budgets=(128,)), checkpoints=[f"{path}@160"])
-
-
-def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_not_pooled(
-    tmp_path: Path, started: list[str]
-) -> None:
-    given, out = [str(of_ours(tmp_path / "trunk"))], tmp_path / "out"
-    for lr in (0.02, 0.06):
-        branched(out, asked(budgets=(128,), lrs=(lr,)), checkpoints=given)
-    with pytest.raises(ResultsError, match=r"factors count from a learning rate of 0\.02 and of 0\.06"):
-        local(out)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
@@ -435,22 +352,6 @@ def test_a_trunk_that_is_none_is_refused(changes: dict[str, Any], words: str, tm
         Branch(**ASKED).check(asked(**changes), limits=Limits(), source=None)
 
 
-def test_a_run_that_decays_by_nobody_knows_when_has_no_branches(started: list[str]) -> None:
-    decaying = dataclasses.replace(asked().schedule, name="cosine")
-    policy = Branch(**ASKED, checkpoints=["run.pt@320"])
-    with pytest.raises(ConfigError, match=r"after how many examples the learning rate .* decays: .*decay_examples=N"):
-        policy.check(asked(schedule=decaying), limits=Limits(), source=None)
-    known = asked(schedule=dataclasses.replace(decaying, decay_examples=640), workload=Choice(name="noisy_quadratic"))
-    with pytest.raises(ConfigError, match=r"no checkpoint at run\.pt"):
-        policy.check(known, limits=Limits(), source=None)
-
-
-def test_branches_of_a_trunk_that_diverged_are_refused(tmp_path: Path, started: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"trunk of sgd ended as DIVERGED .*learning rate below 1000"):
-        branched(tmp_path, asked(optimizers=(Choice(name="sgd"),), lrs=(1000.0,)))
-    assert len(started) == 1
-
-
 def test_a_window_beyond_the_data_is_refused(tmp_path: Path, monkeypatch: Any, started: list[str]) -> None:
     monkeypatch.setattr("cbs.workloads.noisy_quadratic.NoisyQuadraticWorkload.training_examples", 447, raising=False)
     with pytest.raises(ConfigError, match="the data end after 447 examples, and the last branch begins at 320"):
@@ -458,34 +359,6 @@ def test_a_window_beyond_the_data_is_refused(tmp_path: Path, monkeypatch: Any, s
     assert started == []
     monkeypatch.setattr("cbs.workloads.noisy_quadratic.NoisyQuadraticWorkload.training_examples", 448, raising=False)
     branched(tmp_path)
-
-
-def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: list[str]) -> None:
-    branched(tmp_path, at="25%")
-    (path,) = (tmp_path / "kept").rglob("*.pt")
-    shutil.rmtree(tmp_path / "kept")
-    started.clear()
-    branched(tmp_path, at="25%")  # written again, with the same content
-    assert len(started) == 1
-    assert path.exists()
-
-
-def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: Path, started: list[str]) -> None:
-    branched(tmp_path / "one", at="25%")
-    branched(tmp_path / "two", at="50%")
-    done = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
-    assert done.lines()[-1] == f"next: cbs local {tmp_path / 'both'}"
-    started.clear()
-    branched(tmp_path / "both")
-    assert started == []
-    (path,) = (tmp_path / "two" / "kept").rglob("320.pt")
-    shutil.copytree(tmp_path / "two", tmp_path / "three")
-    content = torch.load(path, weights_only=True)
-    content["batch_sizes"][0] += 1
-    torch.save(content, path)
-    with pytest.raises(ResultsError, match=r"320\.pt differs from the checkpoint of the same name"):
-        merge([tmp_path / "three", tmp_path / "two"], tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
@@ -510,12 +383,3 @@ def test_the_command_says_in_a_line_what_is_wrong(
     assert code == 2, err
     assert said in err
     assert len(err.strip().splitlines()) == 1
-
-
-def test_the_command_tells_the_price(run: Any, tmp_path: Path, started: Any) -> None:
-    words = ["--workload", "noisy_quadratic", "--optim", "adamw", "--budget", "64000", "--at", "10%,50%"]
-    words += ["--factors", "1,2", "--window", "1%", "--dry-run", "-o", str(tmp_path / "out")]
-    for more, price in ((["--error", "0", "--seeds", "2"], "cost 8.0 %"), ([], "cost at most 20.0 %")):
-        code, out, _ = run("branch", *words, *more)
-        assert code == 0
-        assert f"branches of an optimizer {price} of its trunk" in out

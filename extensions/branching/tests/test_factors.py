@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from analysis.estimate.best_rate import AtBest
-from analysis.estimate.comparison import Standing
 from analysis.estimate.objective import Scale
-from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
+from benchmarks.branching_truth import FACTORS
 from extensions.branching.factors import (
     BranchLosses,
     FactorCurve,
@@ -21,7 +20,6 @@ from extensions.branching.factors import (
     smoothed,
 )
 from extensions.branching.sequential import BracketedFactor, BranchState, next_branches
-from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 NAN, INF = math.nan, math.inf
 
@@ -59,11 +57,6 @@ def test_the_published_rule_on_tables_made_by_hand(
     assert found == largest
     assert plotted.value == point
     assert plotted.interval == interval
-
-
-def test_of_several_seeds_the_published_rule_takes_the_mean() -> None:
-    rows = (3.0, 3.02, 3.5, 4.0), (3.0, 2.99, 3.5, 4.0)
-    assert published(table(*rows))[0] == published(table(*rows, (3.0, 9.0, 2.0, NAN)))[0] == 2.0
 
 
 def curve_of(
@@ -132,30 +125,6 @@ def test_beyond_the_factors_there_is_no_value(losses: tuple[float, ...], beyond:
     assert (low is None) == (beyond == "below")
 
 
-def test_a_factor_that_lost_does_not_hide_a_larger_one_that_did_not() -> None:
-    found = within(curve_of(*seeds_of((1.0, 1.02, 1.003, 1.05), 1e-4)))
-    assert 4.0 < found.factor.value < 8.0
-
-
-def test_the_excess_is_that_over_the_best_factor() -> None:
-    found = within(curve_of(*seeds_of((1.008, 1.0, 1.003, 1.019), 1e-4)))
-    assert 4.0 < found.factor.value < 8.0
-    excess, standings = zip(*found.compared.values(), strict=True)
-    assert [each.value for each in excess] == pytest.approx([0.008, 0.0, 0.003, 0.019], abs=4e-4)
-    assert standings == (*[Standing.EQUAL] * 3, Standing.WORSE)
-
-
-def test_where_the_next_factor_diverged_anything_up_to_it_is_possible() -> None:
-    found = within(curve_of(*seeds_of((1.0, 1.001, 1.002), 1e-4)), diverged=8.0)
-    low, high = found.factor.interval
-    assert found.factor.value == pytest.approx(math.sqrt(32), rel=0.1)
-    assert 3.9 <= low < 4.5
-    assert 7.0 < high < 8.0
-    alone = within(curve_of((1.0,), (1.1,)), diverged=2.0)
-    assert (alone.factor.value, alone.beyond) == (None, "below")
-    assert alone.factor.interval[1] == pytest.approx(2.0, rel=0.05)
-
-
 def test_two_windows_are_compared_as_far_as_their_noise_goes_together() -> None:
     losses = (1.0, 1.003, 1.008, 1.023, 1.064)
     alike, other = seeds_of(losses, 0.002), list(reversed(seeds_of(losses, 0.002)))
@@ -165,46 +134,6 @@ def test_two_windows_are_compared_as_far_as_their_noise_goes_together() -> None:
     assert ratio.interval == pytest.approx((1.0, 1.0))
     low, high = recovery(whole, (within(curve_of(*other)), curve_of(*other)), 0.95, 0).interval
     assert low < 0.95 < 1.05 < high
-
-
-def test_expected_losses_of_the_benchmark_are_those_of_the_closed_form() -> None:
-    """From rest, and against branches that were run."""
-    trunk = Trunk(name="momentum", lr=0.02, momentum=0.9, window=640)
-    h, start = trunk.curvature, (np.linspace(1.0, 2.0, 60), np.zeros(60))
-    model = Quadratic(curvature=h, noise=h, start=start[0] ** 2, count=np.ones(60))
-    losses = expected_losses(model, "heavy_ball", 0.9, [(0.02 * math.sqrt(2.0), 32)] * 20)
-    exact = losses[[15, 17, 18, 20]].mean()  # after 3/4, 7/8 and all of 20 steps
-    assert trunk.expected(start, 2.0, 640.0) == pytest.approx(float(exact), rel=1e-6)
-    truth, losses = worlds(TRUNKS[1], 50, 40)
-    rows = losses.reshape(-1, len(FACTORS))
-    exact = np.interp(np.log(FACTORS), np.log(truth.factors), truth.excess)
-    apart = rows - rows[:, [0]]
-    assert np.abs(apart.mean(axis=0) - exact).max() < 5 * (apart.std(axis=0) / math.sqrt(len(rows))).max() + 2e-4
-
-
-@pytest.mark.parametrize(
-    ("trunk", "wanted"),
-    [
-        pytest.param(TRUNKS[0], 0.7, marks=pytest.mark.slow),
-        (TRUNKS[1], 1.7),
-        pytest.param(TRUNKS[2], 5.0, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_the_interval_holds_the_true_factor(trunk: Trunk, wanted: float) -> None:
-    found = coverage(trunk, 50, wanted, 3, 40)
-    assert abs(found["bias"]) < 0.1
-    assert found["coverage"] >= 0.85  # 34 of 40; with 95 % less has a probability of 1 %
-    assert worlds(trunk, 50, 40)[0].factor(found["tolerance"]) == pytest.approx(wanted, rel=1e-3)
-
-
-def test_the_search_brackets_the_true_factor_for_fewer_branches() -> None:
-    trunk = TRUNKS[1]
-    tolerance = worlds(trunk, 50, 40)[0].tolerance(2.4)
-    first, *_, last = sequential(trunk, tolerance, 6)
-    assert first["wrong"] == last["wrong"] == 0
-    assert first["branches"] < 20
-    assert last["branches"] < 20
 
 
 @pytest.mark.parametrize(("shift", "mistake"), [(1e-9, BranchState.RECOVERED), (-1e-9, BranchState.LOST)])
@@ -264,15 +193,6 @@ def test_the_search_asks_for_pairs_on_both_sides_of_the_guess() -> None:
 def test_the_factor_that_is_tested_next(losses: tuple[float, ...], asked: int | None) -> None:
     answer = next_branches(BranchLosses(FACTORS, np.array([losses])), 0.01, earlier=[LITTLE_NOISE])
     assert answer.run == (() if asked is None else (asked,))
-
-
-def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
-    """There is nothing to compare with, on some seeds or on all."""
-    answer = next_branches(table((INF, 0.0, 0.1, NAN)), 0.01)
-    assert not answer.run
-    assert answer.states[1:] == (BranchState.UNTOLD,) * 3
-    rows = [(INF if seed == 0 else 0.0, 0.01 + 0.02 * (-1) ** seed, NAN, NAN) for seed in range(5)]
-    assert next_branches(table(*rows), 0.01, most_seeds=5).states[1] is not BranchState.OPEN
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import present
-from analysis.command_options import config_of
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present import presentation
-from analysis.present.figures import figures_of
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from extensions.branching.checkpoints import number_of
-from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalScope, in_words, local
+from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalScope, local
 from extensions.branching.reading import Branched, TunedBranches, tuned
-from extensions.branching.section import section
-from tests.analysis.test_screens import holds
 from tests.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, inside, sweep
 from tests.test_malicious import edit
@@ -89,21 +83,6 @@ def test_the_time_average_is_that_of_the_curve_and_of_its_power_law(answered: Lo
     assert last == pytest.approx(true(160_000), rel=0.3)
 
 
-def test_a_wider_tolerance_moves_the_answer_as_the_curve_says(one: Path) -> None:
-    for within in (0.005, 0.02):
-        for each in only(local(one, config=FAST, within=within, noise_share=0.0)).curves[0].checkpoints:
-            wanted = true(each.examples, tolerance=within)
-            assert each.critical_batch_size.value == pytest.approx(wanted, rel=0.3)
-
-
-def test_a_share_of_the_noise_counts_where_it_is_larger(one: Path) -> None:
-    scope = only(local(one, config=FAST, within=1e-4, noise_share=2.0))
-    assert scope.noise == pytest.approx(math.hypot(0.002, 0.004), rel=0.6)
-    assert scope.tolerance == 2.0 * scope.noise
-    assert "2 times the deviation of a loss over seeds, more than 0.0001" in in_words(scope)
-    assert only(local(one, config=FAST, within=0.5, noise_share=2.0)).tolerance == 0.5
-
-
 @pytest.mark.parametrize(
     ("options", "verdict", "advice"),
     [
@@ -130,10 +109,6 @@ def test_the_verdict_says_what_is_wrong_and_what_to_do(
     assert advice in each.advice
 
 
-def test_a_window_that_is_long_enough_moves_nothing(answered: LocalBatchSizes) -> None:
-    assert all(inside(each.recovery.interval, 1.0) for each in only(answered).curves[0].checkpoints)
-
-
 def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(40_000,), noise=0.0, common=0.0005, seeds=5)
     import tests.branched_runs as runs
@@ -149,16 +124,6 @@ def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: P
     (loud,) = only(local(tmp_path / "loud", config=FAST, noise_share=0.0)).curves[0].checkpoints
     assert loud.verdict is Verdict.NEAR_DIVERGENCE
     assert "factor 8 scatter" in loud.advice
-
-
-def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) -> None:
-    write(tmp_path, checkpoints=(160_000,), diverged=lambda factor: factor >= 8, noise=0.0005)
-    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
-    by_factor = {at.factor: at for at in each.factors}
-    assert (by_factor[8.0].standing, by_factor[8.0].diverged, by_factor[8.0].loss) == ("worse", 4, None)
-    assert by_factor[4.0].standing == "equal"
-    low, high = each.factor.interval
-    assert 4.0 <= low < high <= 8.0
 
 
 def test_a_factor_whose_losses_run_away_on_some_seeds_counts_as_diverged() -> None:
@@ -245,30 +210,6 @@ def test_optimizers_are_compared_at_equal_loss(tmp_path: Path) -> None:
     assert other.probability == pytest.approx(1.0 - first[0].probability)
 
 
-def test_a_checkpoint_without_a_value_is_not_passed_over(tmp_path: Path) -> None:
-    def at(optimizer: str, examples: int) -> float:
-        return 1000.0 if optimizer == "muon" and examples == CHECKPOINTS[1] else 2.0
-
-    write(tmp_path, optimizers=("adamw", "muon"), checkpoints=CHECKPOINTS, at=at)
-    scope = only(local(tmp_path, config=FAST, noise_share=0.0))
-    losses = [each.loss for each in scope.curves[0].checkpoints]
-    assert [pair.loss for pair in scope.pairs if pair.optimizer == "adamw"] == [losses[0], losses[2]]
-
-
-def test_an_optimizer_whose_branches_all_lost_is_not_compared(tmp_path: Path) -> None:
-    write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(0, 40_000), noise=0.0005,
-          at=lambda name, _: 0.2 if name == "merit" else 4.0)  # fmt: skip
-    scope = only(local(tmp_path, config=FAST, noise_share=0.0))
-    first, second = scope.curves
-    assert {each.verdict for each in second.checkpoints} == {Verdict.ALL_LOST}
-    assert all(each.critical_batch_size.interval[0] is None for each in second.checkpoints)
-    assert (second.average.value, second.exponent.value, scope.pairs) == (None, None, ())
-    assert first.average.value == pytest.approx(BASE * 4.1, rel=0.1)
-    found = local(tmp_path, config=FAST, noise_share=0.0)
-    assert [name for name in present.presentation(found).tables if name.startswith("curve")] == ["curve-adamw"]
-    assert json.dumps(found.to_json(), allow_nan=False)
-
-
 def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -> None:
     write(tmp_path / "branches", checkpoints=(10_000, 40_000))
     with pytest.raises(ResultsError, match="'cbs local' compares them"):
@@ -280,22 +221,6 @@ def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -
     assert len(load(tmp_path).trials) == len(load(tmp_path / "sweep").trials)
     (critical_one,) = only(local(tmp_path, config=FAST)).curves[0].sweep
     assert inside(critical_one.interval, 7381 / 175)
-
-
-def test_sweeps_of_another_workload_of_one_name_do_not_stand_beside(tmp_path: Path) -> None:
-    write(tmp_path / "branches", checkpoints=(10_000, 40_000), options={"width": 1024})
-    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256))
-    assert only(local(tmp_path, config=FAST)).curves[0].sweep == ()
-
-
-def test_what_differs_between_folders_that_are_compared_is_told(tmp_path: Path) -> None:
-    for width in (8, 1024):
-        root = tmp_path / str(width)
-        write(root, checkpoints=(10_000,), options={"width": width}, name=f"w{width}")
-        protocol = {"workload": {"name": "synthetic", "options": {"width": width}}}
-        Store(root).write_manifest(Store(root).manifest() | {"protocol": protocol})
-    found = local(tmp_path, config=FAST)
-    assert [note for note in found.notes if "width: 8 in w8, 1024 in w1024" in note or "1024 in w1024, 8 in w8" in note]
 
 
 def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_several_runs_are_not(tmp_path: Path) -> None:
@@ -310,22 +235,6 @@ def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_severa
         shutil.copytree(root, both)
         write(both, checkpoints=CHECKPOINTS[:1], source=source, seed=9)
         assert len(only(local(both, config=FAST)).curves) == apart
-
-
-def test_the_loss_of_a_checkpoint_is_not_that_after_some_steps(tmp_path: Path) -> None:
-    write(tmp_path, optimizers=("adamw", "muon"), checkpoints=(10_000,), factors=(1.0, 2.0, 4.0), seeds=2)
-    store = Store(tmp_path)
-    for trial in list(store.results(with_steps=True)):
-        if trial.config.optimizer.name == "adamw":
-            store.save(trial.replace(evaluations=trial.evaluations[1:]))
-    found = local(tmp_path, config=FAST, noise_share=0.0)
-    one, other = (curve.checkpoints[0] for curve in only(found).curves)
-    assert one.loss is None
-    assert other.loss == pytest.approx(3.0 + 0.5 * math.log10(16))
-    assert only(found).pairs == ()
-    assert any("no branch was evaluated before its first step" in note for note in found.notes)
-    assert json.dumps(found.to_json(), allow_nan=False)
-    present.presentation(found)
 
 
 def test_branches_of_a_checkpoint_that_has_changed_are_refused_though_each_was_run_from_both(tmp_path: Path) -> None:
@@ -388,42 +297,3 @@ def test_what_is_written_is_what_was_found(one: Path, run: Callable[..., tuple[i
     curve = pd.read_csv(folder / "curve-adamw.csv")
     assert curve["critical_batch_size"].tolist() == pytest.approx(table["local_critical_batch_size"].tolist())
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"local_curve.png", "local_losses.png"}
-
-
-def test_figures_show_what_was_found(answered: LocalBatchSizes) -> None:
-    tables = {picture.name: picture.table for picture in figures_of(answered)}
-    losses = tables["local_losses"]
-    assert set(losses["panel"]) == {"10,000 sequences", "40,000 sequences", "160,000 sequences"}
-    assert (losses.loc[losses["kind"] == "critical", "excess"] == 0.01).all()
-    curve = tables["local_curve"]
-    assert (curve.loc[curve["kind"] == "scale", "critical_batch_size"] > 40).all()
-    assert set(curve["kind"]) == {"local", "published", "scale"}
-    assert set(curve["panel"]) == set(curve["optimizer"])
-    assert present.presentation(answered).tables["checkpoints"].frame()["verdict"].eq("ok").all()
-
-
-def test_the_definition_that_is_none_points_to_the_command() -> None:
-    with pytest.raises(ConfigError, match="by 'cbs local'"):
-        config_of(definition=["local"])
-
-
-def test_factors_are_written_as_people_do() -> None:
-    said = ["1/4", "1/3", "0.3", "1", "1.5", "16"]
-    assert [number_of(factor) for factor in (0.25, 1 / 3, 0.3, 1.0, 1.5, 16.0)] == said
-
-
-def test_branches_of_many_checkpoints_are_a_screen(tmp_path: Path) -> None:
-    write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(10_000, 20_000, 40_000, 80_000, 160_000))
-    found = local(tmp_path, config=FAST)
-    assert holds(found) == []  # where the files are is not known
-    screen, wide = str(found), presentation(found).wide
-    assert "8 of 10 checkpoints: --wide shows all" in screen
-    for shown in ("10,000", "160,000"):  # the first and the last of both
-        assert sum(line.split()[1:2] == [shown] for line in screen.splitlines()) == 2
-    assert len(wide[0].rows) == 10  # type: ignore[union-attr]
-
-
-def test_branches_are_a_section_of_the_page_of_a_sweep(one: Path, tmp_path: Path) -> None:
-    assert isinstance(section(one, FAST), LocalBatchSizes)
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16), lrs=(2e-3,), growth=1.5)
-    assert section(tmp_path, FAST) is None

@@ -17,13 +17,11 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
-from analysis.quantities import Quantity
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, _means, budget
-from extensions.budget.tables import precise
+from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, budget
 from tests.analysis.conftest import sketches as sketches
 from tests.equal_budgets import BUDGET, SIZES, World, best_lr, write
 from tests.factories import inside
@@ -80,28 +78,6 @@ def test_what_is_within_the_margin_is_told_from_what_is_not(answered: Budgets) -
     assert within.interval[1] < 64
 
 
-def test_the_margin_may_be_a_share_and_moves_the_answer(one: Path) -> None:
-    narrow, wide = (only(budget(one, config=FAST, within=text)) for text in ("0.1%", "0.1"))
-    assert inside(narrow.equivalence.largest_within.interval, 256 * ((1.003 + 4 / 256 * 0.1) ** 10 - 1))
-    assert narrow.equivalence.largest_within.value < 16
-    assert narrow.equivalence.smallest_worse == 16
-    assert wide.equivalence.largest_equal == 128
-    assert wide.equivalence.largest_within.value is None
-    assert wide.equivalence.largest_within.interval == (128.0, None)
-    assert budget(one, config=FAST, within="0.1%").budgets[0].margin == pytest.approx(0.003, rel=0.01)
-
-
-def test_more_noise_leaves_it_open_and_says_how_many_seeds_would_tell(tmp_path: Path) -> None:
-    write(tmp_path, {"adamw": TRUE}, noise=0.008)
-    entry = only(budget(tmp_path, config=FAST))
-    told = {size.batch_size: size.excess for size in entry.sizes}
-    assert told[32].standing is told[16].standing is Standing.UNKNOWN
-    assert told[16].more_seeds >= 1
-    assert re.search(r"about \d+ more seeds? would tell the nearest", entry.standing)
-    assert told[128].standing is Standing.WORSE
-    assert told[128].more_seeds is None
-
-
 def test_one_seed_takes_the_noise_from_the_scatter_and_says_so(tmp_path: Path) -> None:
     write(tmp_path / "a", {"adamw": TRUE}, seeds=1)
     entry = only(budget(tmp_path / "a", config=FAST))
@@ -123,18 +99,6 @@ def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(one: Path, 
         assert other.metric.interval == pytest.approx([-end for end in size.metric.interval[::-1]])
         assert other.excess.standing is size.excess.standing
         assert other.excess.value == pytest.approx(size.excess.value)
-
-
-def test_doubling_costs_data_and_steps(answered: Budgets) -> None:
-    for each in only(answered).doublings:
-        worth = (1 + each.batch_size / 256) / (1 + each.larger / 256)
-        assert inside(each.data.interval, 1 - worth)
-        assert inside(each.steps.interval, 2 * worth)
-        assert inside(each.loss.interval, TRUE.excess(each.larger) - TRUE.excess(each.batch_size))
-    last = only(answered).doublings[-1]
-    assert (last.batch_size, last.larger) == (64, 128)
-    assert last.data.value == pytest.approx(1 / 6, abs=0.02)
-    assert last.steps.value == pytest.approx(2 * 5 / 6, abs=0.04)
 
 
 def test_smaller_budgets_are_read_off_constant_rates(one: Path, tmp_path: Path) -> None:
@@ -197,19 +161,6 @@ def test_runs_that_ended_at_their_target_are_left_out_with_their_batch_size(tmp_
     assert [size.batch_size for size in only(half).sizes] == list(SIZES)
 
 
-def test_runs_that_diverged_count_as_such(tmp_path: Path) -> None:
-    write(tmp_path, {"adamw": World(fails_above=1.5)})
-    entry = only(budget(tmp_path, config=FAST))
-    assert all(sum(math.isnan(value) for _, value in size.grid) == 2 for size in entry.sizes)
-    assert not any(size.at_grid_edge for size in entry.sizes)
-    for size in entry.sizes:
-        assert inside(size.metric.interval, TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET))
-    write(tmp_path / "all", {"adamw": World(fails_above=1e-3)}, sizes=(4,))
-    write(tmp_path / "some", {"muon": TRUE}, sizes=(4, 8))
-    found = budget(tmp_path / "all", tmp_path / "some", config=FAST)
-    assert any("batch size 4 no run reached" in note or "every run" in note for note in found.notes)
-
-
 def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: Path) -> None:
     write(tmp_path, {"adamw": TRUE}, rates=(0.125, 0.25, 0.5))
     entry = only(budget(tmp_path, config=FAST))
@@ -221,16 +172,6 @@ def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: 
     assert {each.remark for each in entry.doublings} == {"a best learning rate lies at the edge of the grid"}
     write(tmp_path / "other", {"merit": TRUE}, name="other")
     assert budget(tmp_path, config=FAST).budgets[0].pairs == ()
-
-
-def test_a_batch_size_with_one_rate_beside_tuned_ones_is_a_bound(tmp_path: Path) -> None:
-    """As of a sweep that is half done: nobody chose that rate."""
-    write(tmp_path, {"adamw": TRUE}, sizes=SIZES[:-1])
-    write(tmp_path, {"adamw": TRUE}, sizes=SIZES[-1:], rates=(2.0,))
-    entry = only(budget(tmp_path, config=FAST))
-    assert [size.at_grid_edge for size in entry.sizes] == [False] * (len(SIZES) - 1) + [True]
-    assert entry.verdict == "LR optimum at edge of grid"
-    assert entry.sizes[-1].excess.standing is Standing.UNKNOWN
 
 
 @pytest.mark.parametrize("end", [math.inf, math.nan])
@@ -278,34 +219,6 @@ def test_two_optimizers_are_compared_and_one_overtakes(tmp_path: Path) -> None:
 
 
 WORLDS = (World(critical=64.0, floor=1.98), World(critical=512.0))
-
-
-def test_equal_optimizers_are_not_told_apart_and_one_that_is_better_throughout_is(tmp_path: Path) -> None:
-    write(tmp_path / "equal", {"adamw": TRUE, "merit": TRUE}, noise=0.004)
-    (pair,) = budget(tmp_path / "equal", config=FAST).budgets[0].pairs
-    assert all(inside(at.interval, 0.0) for at in pair.at)
-    assert pair.overtaker == ""
-    write(tmp_path / "apart", {"adamw": TRUE, "merit": World(floor=1.9)}, noise=0.004)
-    (pair,) = budget(tmp_path / "apart", config=FAST).budgets[0].pairs
-    assert all(at.interval[0] > 0 and at.probability > 0.95 for at in pair.at)
-    assert pair.overtaker == ""
-
-
-def test_optimizers_of_two_folders_are_side_by_side(one: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"merit": TRUE}, name="other", seed=1)
-    (scope,) = budget(one, tmp_path, config=FAST).budgets
-    assert [entry.optimizer for entry in scope.optimizers] == ["adamw", "merit"]
-    write(tmp_path / "again", {"adamw": TRUE}, name="again", seed=2)
-    (scope,) = budget(one, tmp_path / "again", config=FAST).budgets
-    assert [entry.optimizer for entry in scope.optimizers] == ["adamw, budget", "adamw, again"]
-
-
-def test_another_metric_that_the_trials_recorded(one: Path, answered: Budgets) -> None:
-    entry = only(budget(one, config=FAST, metric="train_loss", within="0.01"))
-    for size, other in zip(entry.sizes, only(answered).sizes, strict=True):
-        assert size.metric.value == pytest.approx(other.metric.value - 1.0, abs=2e-3)
-    with pytest.raises(ResultsError, match=r"no metric 'accuracy'; it has validation_loss, train_loss"):
-        budget(one, config=FAST, metric="accuracy")
 
 
 @pytest.mark.parametrize(
@@ -359,14 +272,6 @@ def test_unlike_budgets_are_one_line(tmp_path: Path, run: Callable[..., tuple[in
     assert "no run at a budget" in err
 
 
-def test_evaluations_far_apart_say_nothing_in_between(tmp_path: Path) -> None:
-    write(tmp_path, {"adamw": TRUE}, growth=4.0)
-    found = budget(tmp_path, config=FAST, at=[BUDGET])
-    assert len(only(found).sizes) == len(SIZES)
-    with pytest.raises(ResultsError, match="no run"):
-        budget(tmp_path, config=FAST, at=[BUDGET * 0.7])
-
-
 def test_files_tables_and_figures(one: Path, tmp_path: Path, sketches: dict[str, Figure]) -> None:
     write(tmp_path / "two", {"merit": World(critical=64.0, floor=1.99)}, name="other", seed=1)
     found = budget(one, tmp_path / "two", config=FAST, at=[BUDGET / 4, BUDGET])
@@ -389,24 +294,6 @@ def test_files_tables_and_figures(one: Path, tmp_path: Path, sketches: dict[str,
     assert (losses["value"] <= losses["value_high"]).all()
 
 
-def test_six_optimizers_at_one_batch_size_stand_inside_the_axes(tmp_path: Path) -> None:
-    names = ("adamw", "lamb", "lars", "merit", "muon", "sgd")
-    worlds = {name: World(floor=2.0 + 0.001 * place) for place, name in enumerate(names)}
-    write(tmp_path, worlds, sizes=(512,), rates=(0.5, 1.0, 2.0), seeds=2)
-    drawn = {picture.name: picture for picture in figures_of(budget(tmp_path, config=FAST))}["budget_losses"]
-    axes = drawn.kind.figure(drawn.table).axes[0]
-    left, right = axes.get_xlim()
-    places = [float(x) for line in axes.lines for x in np.atleast_1d(line.get_xdata())]
-    assert len({round(place, 3) for place in places}) == len(names)
-    assert all(left < place < right for place in places)
-
-
-def test_the_basin_is_as_wide_as_the_bend_says(answered: Budgets) -> None:
-    """0.02 ln(r)^2 = 0.01 around the best, about; straight lines between rates a factor of two apart are narrower."""
-    for size in only(answered).sizes:
-        assert math.log(size.basin) == pytest.approx(2 * math.sqrt(0.5), rel=0.15)
-
-
 def test_whole_batches_that_do_not_make_up_the_budget_are_told(tmp_path: Path) -> None:
     """49,000 sequences are 5.98 batches of 8192, and 6 are run: 0.3 % more; of 20,000 three batches are 23 % more."""
     write(tmp_path / "a", {"adamw": TRUE}, sizes=(8, 64, 8192), budget=49_000)
@@ -417,33 +304,6 @@ def test_whole_batches_that_do_not_make_up_the_budget_are_told(tmp_path: Path) -
     found = budget(tmp_path / "b", config=FAST)
     (note,) = [note for note in found.notes if "whole batches" in note]
     assert "-18 % at batch size 8192" in note
-
-
-def test_what_else_differs_between_folders_is_told(one: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"merit": TRUE}, name="other", stops_at_target=True)
-    notes = budget(one, tmp_path, config=FAST).notes
-    assert "the folders differ in stops_at_target: False in budget, True in other" in notes
-    assert not any("differ" in note for note in budget(one, config=FAST).notes)
-
-
-def test_learning_rates_that_ran_on_one_seed_have_their_place_beside_the_winner() -> None:
-    losses = np.array([[2.0, 3.0, 4.0], [2.5, np.nan, np.nan], [2.6, np.nan, np.nan], [np.nan, np.nan, 4.5]])
-    ran = np.array([[True] * 3, [True, False, False], [True, True, False], [False, False, True]])
-    # a seed of its own has no part in it, one that failed leaves no mean
-    np.testing.assert_allclose(_means(losses, ran, 0), [3.0, 3.5, np.nan, 3.5])
-
-
-@pytest.mark.parametrize(
-    ("value", "interval", "text"),
-    [
-        (1.9421, (None, 2.0414), "1.942, at most 2.041"),
-        (0.9421, (0.9, None), "0.9421, at least 0.9"),
-        (1.9421, (1.9, 2.0), "1.942 [1.900, 2.000]"),
-        (1.9421, (None, None), "1.94"),
-    ],
-)
-def test_an_open_end_is_no_zero(value: float, interval: tuple[float | None, float | None], text: str) -> None:
-    assert precise(Quantity(value, interval)) == text
 
 
 def test_further_metrics_stand_in_one_table_at_the_best_learning_rates(tmp_path: Path) -> None:

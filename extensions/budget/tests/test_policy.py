@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.budget.equal_budgets import budget
 from extensions.budget.policies import MOST_SEEDS, EqualBudgets
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
@@ -22,7 +21,6 @@ from sweeps.search.search import Limits, Search
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep
-from tests.sweeps.test_budgets import ran_once, tiny
 
 CRITICAL, MARGIN, NOISE = 100.0, 0.02, 0.004
 
@@ -96,22 +94,6 @@ def test_seeds_come_where_it_cannot_be_told_and_the_same_command_goes_on(tmp_pat
     assert max(len(part["seeds"]) for part in added) <= MOST_SEEDS
 
 
-def test_new_seeds_follow_the_first_and_none_come_where_they_were_given(tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.NOISE", 0.02)
-    asked = sweep(batch_sizes=(8, 16, 64), seeds=(5, 6))
-    for more in (True, False):
-        ran(asked, tmp_path / str(more), [], more_seeds=more)
-        seeds = sorted({result.config.seed for result in Store(tmp_path / str(more)).results()})
-        assert seeds == list(range(5, 5 + len(seeds)))
-        assert (len(seeds) > 2) is more
-
-
-def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
-    policy = ran(sweep(), tmp_path, [], most=12)
-    assert all("not all trials have run" in why for why in policy.reasons.values())
-    assert not policy.rounds or not policy.rounds[-1]["added"]
-
-
 @pytest.mark.parametrize(
     ("changes", "goal", "said"),
     [
@@ -135,18 +117,6 @@ def test_budgets_find_their_batch_sizes_too(tmp_path: Path) -> None:
     assert EqualBudgets(finds=True).asked() != EqualBudgets().asked()
 
 
-def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
-    ran_once(tiny(metrics=("gradient_norm",), seeds=(0, 1)), tmp_path / "a")
-    ends = [result.evaluations[-1].others["gradient_norm"] for result in Store(tmp_path / "a").results()]
-    (entry,) = budget(tmp_path / "a", metric="gradient_norm").budgets
-    assert (entry.metric, entry.metric_unit) == ("gradient_norm", "")
-    assert budget(tmp_path / "a", metric="train_loss").budgets[0].metric_unit == "loss"
-    seeds = [value for size in entry.optimizers[0].sizes for value in size.per_seed]
-    assert sorted(seeds) == pytest.approx(sorted(ends))
-    with pytest.raises(ResultsError, match="has no metric 'other'; it has validation_loss, train_loss, gradient_norm"):
-        budget(tmp_path / "a", metric="other")
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -158,9 +128,3 @@ def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
 def test_flags_ask_for_it(given: dict[str, Any], expected: Choice) -> None:
     assert policy_of(**given) == expected
     assert isinstance(POLICIES.make(expected.name, **expected.options), Policy)
-
-
-def test_where_no_policy_narrows_budgets_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EqualBudgets, "narrows_budgets", False)
-    with pytest.raises(ConfigError, match="no policy here narrows answers at equal budgets"):
-        policy_of(precision=0.2, budget=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.errors import ConfigError
-from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.merit import MERIT
-from cbs.schedules.batch_size import Stage
-from cbs.training.assembly import StepColumns
 from cbs.training.noise_scale import L2_COLUMNS
-from cbs.training.parts import TrainingStep
 from cbs.training.run import run_trial
-from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import Measurement
-from cbs.trial.store import Store
 from cbs.trial.target import Target
-from cbs.trial.trial_files import read_steps
 from cbs.workloads import build_workload
 from extensions.layers.diagnostics.max_attention_logit import MaxAttentionLogit
 from extensions.layers.diagnostics.optimizer_step import OptimizerStep
@@ -109,13 +100,6 @@ def test_every_step_has_the_largest_of_all_its_micro_batches() -> None:
     np.testing.assert_array_equal(np.stack([steps[name] for name in COLUMNS], axis=1), expected)
 
 
-def test_one_step_in_so_many() -> None:
-    often, seldom = run_trial(CONFIG).steps, run_trial(config_with(diagnostics_every=5)).steps
-    for name in COLUMNS:
-        assert np.flatnonzero(np.isfinite(seldom[name])).tolist() == [0, 5, 10]
-        np.testing.assert_array_equal(seldom[name][::5], often[name][::5])
-
-
 class Killed(Exception):
     """Stands for the death of the process."""
 
@@ -123,29 +107,6 @@ class Killed(Exception):
 def killed(rows: Sequence[Measurement]) -> None:
     if rows[-1].step >= 7:
         raise Killed
-
-
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
-def test_the_columns_survive_a_checkpoint_and_the_disk(every: int, tmp_path: Path) -> None:
-    config = config_with(diagnostics_every=every)
-    undisturbed = run_trial(config)
-    for monitor in (killed, None):
-        checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=0.0)
-        if monitor is not None:
-            with pytest.raises(Killed):
-                run_trial(config, checkpoint=checkpoint, monitor=monitor)
-        else:
-            resumed = run_trial(config, checkpoint=checkpoint)
-    assert tuple(resumed.steps) == ("step", "examples", "batch_size", "train_loss", *COLUMNS)
-    store = Store(tmp_path)
-    store.prepare()
-    store.save(resumed)
-    file = store.trials / config.trial_id / "steps.parquet"
-    for name, column in undisturbed.steps.items():
-        np.testing.assert_array_equal(resumed.steps[name], column)
-        np.testing.assert_array_equal(read_steps(file)[0][name], column)
-    assert tuple(name for name in read_steps(file)[0] if name.startswith("max_attention_logit_")) == tuple(COLUMNS)
-    assert store.load(config.trial_id).config == config
 
 
 @pytest.mark.parametrize(
@@ -167,28 +128,6 @@ def test_misuse_is_one_clear_line(changes: dict[str, Any], words: str) -> None:
         run_trial(config_with(**changes))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", DIAGNOSTICS.names())
-def test_every_registered_diagnostic_says_what_it_is(name: str) -> None:
-    (built,) = build_diagnostics([name])
-    assert isinstance(built.compiled, bool)
-    assert (DIAGNOSTICS[name].__doc__ or "").splitlines()[0].endswith(".")
-
-
-def test_columns_that_come_later_are_refused() -> None:
-    columns = StepColumns(())
-    loss = torch.tensor(1.0)
-
-    def append(**values: Tensor) -> None:
-        columns.before_step(TrainingStep(1, Stage(2), 2, values={"train_loss": loss, **values}))
-
-    append(a=loss)
-    append()
-    with pytest.raises(ValueError, match="b did not exist in the first step"):
-        append(b=loss)
-    columns.flush()
-    np.testing.assert_array_equal(columns.arrays()["a"], [1.0, np.nan])
 
 
 OF_MERIT = TrialConfig(
@@ -240,16 +179,6 @@ def test_norms_are_those_of_weight_gradient_and_update() -> None:
     assert not [name for name in columns if "trust" in name]
 
 
-def test_the_trust_ratio_of_lamb_is_the_weight_over_its_direction() -> None:
-    model = model_with_gradients()
-    weight, gradient = model[0].weight.detach().clone(), model[0].weight.grad  # type: ignore[union-attr, index, operator]
-    columns = watched(model, LAMB(model.parameters(), lr=LR))
-    direction = gradient / (gradient.abs() + 1e-6)  # Adam's first
-    assert columns["trust_ratio.0.weight"] == pytest.approx(norm(weight) / norm(direction), rel=1e-4)
-    assert columns["largest_trust_ratio.0.weight"] == pytest.approx(columns["trust_ratio.0.weight"], rel=1e-6)
-    assert columns["update_norm.0.weight"] == pytest.approx(LR * norm(weight), rel=1e-4)
-
-
 def test_ratios_and_clipped_share_of_merit_are_those_of_its_algorithm() -> None:
     model = model_with_gradients()
     with torch.no_grad():
@@ -271,13 +200,6 @@ def test_ratios_and_clipped_share_of_merit_are_those_of_its_algorithm() -> None:
     assert columns["clipped_share.1.weight"] == 0.0
 
 
-def test_a_matrix_without_a_ratio_has_none() -> None:
-    model = model_with_gradients()
-    columns = watched(model, LAMB(model.parameters(), lr=LR, ratio_from_ndim=3))
-    assert np.isnan(columns["trust_ratio.0.weight"])
-    assert columns["update_norm.0.weight"] > 0
-
-
 def steps_of(**changes: Any) -> Any:
     return run_trial(dataclasses.replace(OF_MERIT, **changes))
 
@@ -295,11 +217,3 @@ def test_a_trial_records_one_step_in_so_many_and_trains_the_same() -> None:
     every = steps_of(diagnostics=("optimizer_step",))
     assert (every.steps[names[0]][::3] == result.steps[names[0]][::3]).all()
     assert set(every.steps) - set(plain.steps) == {name for name in every.steps if "." in name}
-
-
-def test_what_cannot_be_seen_is_said() -> None:
-    model = nn.Linear(3, 2)
-    with pytest.raises(ConfigError, match="no parameter of two dimensions or more that has a gradient"):
-        OptimizerStep().before_step(model, torch.optim.SGD(model.parameters(), lr=LR))
-    with pytest.raises(ConfigError, match="optimizer_step has nothing to read"):
-        OptimizerStep().columns()

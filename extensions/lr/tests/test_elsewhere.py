@@ -1,7 +1,6 @@
 """``cbs lr`` of tables of final losses, of runs past their target at first sight, of tuned options and of widths."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,10 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
 from analysis.read.importers import Settings, import_runs
-from cbs.errors import ConfigError
 from extensions.lr.learning_rates import LearningRates, learning_rates
 from tests.analysis.present.test_figures_of_papers import QUICK, drawn
 from tests.analysis.questions import test_first_evaluations as late
-from tests.analysis.read.importers.sources import settings
 from tests.analysis.read.importers.test_final_losses import ASKED, table
-from tests.analysis.test_screens import holds
-from tests.analysis.test_size import FEW, calls, grows_no_faster, source
 from tests.factories import Truth, sweep
 from tests.sweeps.joint_worlds import MOMENTA, TRUTH
 from tests.sweeps.test_axes import WORLD
@@ -41,14 +36,6 @@ def test_they_rank_learning_rates_whatever_the_format(length: str, format: str, 
     assert entry.protocols == ()
 
 
-def test_runs_of_unequal_length_are_not_ranked(tmp_path: Path) -> None:
-    source = tmp_path / "t.csv"
-    source.write_text("batch_size,lr,step,loss\n8,0.1,100,2\n8,0.2,200,2\n")
-    import_runs([source], tmp_path / "out", Settings(**ASKED))
-    with pytest.raises(ConfigError, match="end after 100 to 200 steps, and losses of unequal runs do not rank"):
-        learning_rates(tmp_path / "out")
-
-
 def test_the_loss_of_a_run_that_failed_ranks_nothing(tmp_path: Path) -> None:
     source = tmp_path / "t.csv"
     rows = [f"{b},{lr},{100},{2 + math.log2(lr / b) ** 2},ok" for b in (8, 16, 32, 64) for lr in (b / 2, b, 2 * b)]
@@ -58,16 +45,6 @@ def test_the_loss_of_a_run_that_failed_ranks_nothing(tmp_path: Path) -> None:
     import_runs([source], tmp_path / "out", Settings(**ASKED, statuses={"CUT": "FAILED"}))
     (entry,) = learning_rates(tmp_path / "out", AnalysisConfig(resamples=100)).entries
     assert [best.lr for best in entry.law.optima] == pytest.approx([8, 16, 32, 64], rel=0.01)
-
-
-@pytest.mark.slow
-def test_the_work_per_group_does_not_grow(tmp_path: Path) -> None:
-    counts = []
-    for runs in (6, 18, 30, 42):
-        out = tmp_path / f"out{runs}"
-        import_runs([source(tmp_path, runs, curves=True)], out, settings(metric="loss", target=3.0))
-        counts.append(calls(functools.partial(learning_rates, out, FEW)))
-    assert grows_no_faster(counts), counts
 
 
 def test_no_learning_rate_is_best_where_several_are_only_bounded(tmp_path: Path) -> None:
@@ -112,15 +89,3 @@ def test_the_best_rate_drifts_with_the_inverse_of_the_width(tmp_path: Path) -> N
     figure = drawn("width_drift", table.assign(lr=[2.0, 1.0], low=[1.5, 0.8], high=[2.5, 1.2]))
     (legend,) = [axes.get_legend() for axes in figure.axes]
     assert legend.get_texts()[-1].get_text() == "ln lr = -0.231 + 14.8 / width"  # ln 2 / (1/16 - 1/64), through both
-
-
-def test_losses_at_the_end_are_ranked_on_the_screen(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    import_runs([table(tmp_path / "t.csv")], tmp_path / "out", Settings(**ASKED))
-    code, shown, _ = run("lr", tmp_path / "out")
-    assert (code, "ranked by the metric" in shown, "reached: at how many" in shown) == (0, True, False)
-
-
-def test_it_is_a_screen(tmp_path: Path) -> None:
-    two = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_steps=160.0, min_examples=9600.0)}
-    sweep(tmp_path, two, seeds=2)
-    assert all(command.startswith("cbs ") for command in holds(learning_rates(tmp_path, FEW)))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.learning_rate_law import Trend
 from analysis.estimate.result import Answer
@@ -17,7 +16,6 @@ from analysis.estimate.suggest.earlier_command import parsed
 from analysis.present import presentation
 from analysis.read.results import load
 from cbs.errors import ConfigError
-from cbs.trial.store import Store
 from extensions.lr.learning_rates import MULTIPLES, Protocol, learning_rates, protocols, snapped
 from tests.factories import Truth, sweep
 
@@ -98,12 +96,6 @@ def test_one_learning_rate_is_the_one_of_least_excess_and_costs_steps(
     assert set(by_name(protocols(without(answer, 32, 1e-3)))["one for all batch sizes"].lrs.values()) != {1e-3}
 
 
-def test_a_single_learning_rate_is_no_edge_of_a_grid(found: dict[str, Protocol]) -> None:
-    for protocol in list(found.values())[1:]:
-        assert protocol.answer.verdict is not Verdict.AT_GRID_EDGE
-        assert "LR" not in protocol.answer.advice
-
-
 def test_cells_that_were_never_run_are_named_and_do_not_count_as_failed(found: dict[str, Protocol]) -> None:
     linear = found["linear rule"]
     assert linear.not_run == (2,)
@@ -122,19 +114,6 @@ def test_cells_that_were_never_run_are_named_and_do_not_count_as_failed(found: d
     assert options["--seeds"] == "0,1"
     assert options["--target"] == "2.4"
     assert float(options["--lrs"]) == pytest.approx(6.25e-5)
-
-
-def test_a_cell_of_which_seeds_are_missing_is_used_and_named(answer: Answer) -> None:
-    rule = by_name(protocols(without(answer, 128, 2e-3, slice(1, None)), 32))["square-root rule"]
-    assert rule.lrs[128] == pytest.approx(2e-3)
-    assert [(cells.batch_sizes, cells.seeds) for cells in rule.missing] == [((128,), (1,))]
-    point = next(point for point in rule.answer.points if point.batch_size == 128)
-    assert point.seeds_reached == 1
-    assert rule.critical_batch_size.value == rule.answer.critical_batch_size
-    assert rule.critical_batch_size.interval == rule.answer.interval
-    whole = by_name(protocols(without(answer, 128, 2e-3), 32))["square-root rule"]
-    assert [(cells.lr, cells.seeds) for cells in whole.missing] == [(pytest.approx(2e-3), (0, 1))]
-    assert 128 not in whole.lrs
 
 
 def test_cells_that_ran_without_reaching_are_bounds(tmp_path: Path) -> None:
@@ -163,12 +142,6 @@ def test_the_reference_is_the_middle_one_inside_the_grid_or_as_asked(
         protocols(answer, 16)
 
 
-def test_trials_without_learning_rates_have_the_tuned_answer_alone(answer: Answer) -> None:
-    points = tuple(dataclasses.replace(point, best_lr=None) for point in answer.points)
-    nameless = dataclasses.replace(answer, points=points)
-    assert [protocol.lrs for protocol in protocols(nameless)] == [{}]
-
-
 def test_a_wanted_learning_rate_is_at_most_half_a_step_from_the_grid() -> None:
     grid = np.array([1.0, 2.0, 8.0])
     assert snapped(1.3, grid) == [1.0]
@@ -181,15 +154,6 @@ def test_a_wanted_learning_rate_is_at_most_half_a_step_from_the_grid() -> None:
     assert snapped(0.7, grid) == [0.7]
     assert snapped(3.0, np.array([3.0])) == [3.0]
     assert snapped(3.1, np.array([3.0])) == [3.1]
-
-
-def test_between_two_learning_rates_the_one_that_ran_is_taken(answer: Answer) -> None:
-    studies = tuple(
-        dataclasses.replace(study, batch_size=16) if study.batch_size == 8 else study for study in answer.studies
-    )
-    moved = dataclasses.replace(answer, studies=studies)
-    assert by_name(protocols(moved, 32))["square-root rule"].lrs[16] == pytest.approx(5e-4)
-    assert by_name(protocols(without(moved, 16, 5e-4), 32))["square-root rule"].lrs[16] == pytest.approx(1e-3)
 
 
 def test_law_factors_and_protocols_of_a_folder(rooted: Path) -> None:
@@ -213,14 +177,3 @@ def test_law_factors_and_protocols_of_a_folder(rooted: Path) -> None:
     assert [entry["batch_size"] for entry in first["law"]["optima"]] == list(SIZES)
     assert first["protocols"][-1]["missing"][0]["batch_sizes"] == [2]
     assert written["confidence"] == 0.95
-
-
-def test_too_few_batch_sizes_have_no_law_and_a_target_out_of_reach_no_protocol(tmp_path: Path) -> None:
-    store: Store = sweep(tmp_path, batch_sizes=(8, 32), seeds=1, growth=1.3)
-    assert store.trial_ids()
-    easy, hard = learning_rates(tmp_path, CONFIG, targets=[2.4, 0.5]).entries
-    assert easy.law.trend is hard.law.trend is Trend.UNKNOWN
-    assert easy.factors == hard.factors == ()
-    assert len(easy.protocols) == 5
-    assert [protocol.name for protocol in hard.protocols] == ["tuned per batch size"]
-    json.dumps([easy.to_json(), hard.to_json()], allow_nan=False)

@@ -7,14 +7,12 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from analysis import present
 from analysis.config import AnalysisConfig
-from analysis.present.figures import FIGURES
 from extensions.lr.learning_rates import LearningRates, learning_rates
 from tests.factories import Truth, sweep
 
@@ -44,17 +42,6 @@ def found(believed: LearningRates) -> LearningRates:
     optima = tuple(dataclasses.replace(best, believed=False) for best in entry.law.optima)
     doubted = dataclasses.replace(entry, law=dataclasses.replace(entry.law, optima=optima))
     return dataclasses.replace(believed, entries=(doubted, *others))
-
-
-def test_a_table_without_rows_is_no_gap(found: LearningRates) -> None:
-    """No law, no factors: neither their title nor a second empty line in their place."""
-    entries = tuple(dataclasses.replace(entry, factors=()) for entry in found.entries)
-    console = Console(file=io.StringIO(), width=160)
-    present.show(dataclasses.replace(found, entries=entries), console, wide=True)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "Factor on the learning rate" not in text
-    assert "\n\n\n" not in text
-    assert "by the way the learning rate is chosen" in text
 
 
 def test_without_any_best_learning_rate_the_next_command_says_what_is_missing(found: LearningRates) -> None:
@@ -118,41 +105,6 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
     assert missing["batch_sizes"].tolist() == [2, 512] * 2
     assert set(missing["protocol"]) == {"linear rule"}
     assert json.loads((tmp_path / "learning_rates.json").read_text())["learning_rates"][1]["optimizer"] == "muon"
-
-
-def test_an_edge_that_the_verdict_does_not_doubt_is_none_here_either(
-    believed: LearningRates, found: LearningRates
-) -> None:
-    sure, doubted = believed.entries[0], found.entries[0]
-    assert sure.law.optima[-1].edge
-    edges = [[best.batch_size for best in each.law.optima if best.at_grid_edge] for each in (sure, doubted)]
-    assert edges == [[], [512]]
-    for result, stars in ((believed, 0), (found, 1)):
-        told = present.presentation(result)
-        assert told.tables["best_learning_rates"].frame()["at_grid_edge"].sum() == stars
-        assert sum("*" in "".join(cell) for row in told.shown[0].cells() for cell in row) == stars
-        assert (FIGURES["best_learning_rate"].compute(result)["kind"] == "bound").sum() == stars
-
-
-def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: LearningRates) -> None:
-    kind = FIGURES["best_learning_rate"]
-    table = kind.compute(found)
-    assert table.groupby(["optimizer", "kind"]).size()[["adamw"]].to_dict() == {
-        ("adamw", "bound"): 1,
-        ("adamw", "law"): 60,
-        ("adamw", "optimum"): 4,
-    }
-    law = table[(table["kind"] == "law") & (table["optimizer"] == "adamw")]
-    assert (law["low"] <= law["lr"]).all()
-    assert (law["lr"] <= law["high"]).all()
-    assert law["batch_size"].max() == 128
-    figure = kind.figure(table)
-    (axes,) = figure.axes[:1]
-    triangles = [line for line in axes.lines if line.get_marker() == "^"]
-    assert [line.get_xdata()[0] for line in triangles] == pytest.approx([512], rel=0.05)
-    assert len(axes.collections) >= 2
-    assert kind.compute(dataclasses.replace(found, entries=())).empty
-    assert np.isfinite(table.loc[table["kind"] != "bound", ["low", "high"]].to_numpy()).all()
 
 
 def test_the_command_prints_json_and_refuses_in_one_line(

@@ -12,7 +12,7 @@ from analysis.config import AnalysisConfig
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult, TrialStatus
-from cbs.trial.store import Store, find_sweeps
+from cbs.trial.store import Store
 from extensions.merge import merging
 from extensions.merge.merging import merge
 from sweeps.folder.lock import Lock
@@ -81,15 +81,6 @@ def test_two_halves_are_the_whole(tmp_path: Path, whole: list[TrialResult]) -> N
     assert ledger(store).command is None
 
 
-def test_other_axes_join(tmp_path: Path, whole: list[TrialResult]) -> None:
-    one, other = SWEEP.replace(seeds=(0,)), SWEEP.replace(seeds=(1,), batch_sizes=(4, 16))
-    parts = [[r for r in whole if r.config.seed == seed] for seed in (0, 1)]
-    stores = [folder(tmp_path / "a", parts[0], one), folder(tmp_path / "b", parts[1], other)]
-    merge([store.root for store in stores], tmp_path / "c")
-    axes = Store(tmp_path / "c").manifest()["axes"]
-    assert (axes["seeds"], axes["batch_sizes"]) == ([0, 1], [4, 16, 64, 256])
-
-
 def test_the_bound_of_the_other_folder_prunes(tmp_path: Path) -> None:
     """As a sweep does at its end, whichever of the two trials was where."""
     search = Search(SWEEP)
@@ -100,19 +91,6 @@ def test_the_bound_of_the_other_folder_prunes(tmp_path: Path) -> None:
     assert merge(stores, tmp_path / "c").pruned == 1
     assert Store(tmp_path / "c").load(slow.trial_id).status is TrialStatus.PRUNED
     assert Store(tmp_path / "a").load(slow.trial_id).status is TrialStatus.REACHED
-
-
-def test_of_a_pruned_trial_the_longer_run_counts(tmp_path: Path, whole: list[TrialResult]) -> None:
-    reached = max((r for r in whole if r.status is TrialStatus.REACHED), key=lambda r: r.final_step)
-    short = reached.replace(
-        status=TrialStatus.PRUNED, steps_to_target=None, evaluations=reached.evaluations[:-3], steps={}
-    )
-    stores = [folder(tmp_path / "a", []), folder(tmp_path / "b", [reached])]
-    full = stepped(reached)
-    cut = short.replace(steps={name: column[: short.final_step] for name, column in full.steps.items()})
-    stores[0].save(cut)
-    merge([store.root for store in stores], tmp_path / "c")
-    assert Store(tmp_path / "c").load(reached.trial_id).final_step == reached.final_step
 
 
 @pytest.mark.parametrize(
@@ -190,19 +168,6 @@ def test_a_running_sweep_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "c").exists()
 
 
-def test_a_merge_that_is_killed_leaves_no_folder(
-    tmp_path: Path, whole: list[TrialResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stores = [folder(tmp_path / "r" / "a", whole[:3]), folder(tmp_path / "r" / "b", whole[3:5])]
-    monkeypatch.setattr(merging, "_checkpoints", lambda *parts: os._exit(9))
-    child = os.fork()
-    if child == 0:
-        merge([store.root for store in stores], tmp_path / "r" / "c")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert not (tmp_path / "r" / "c").exists()
-    assert [store.root.name for store in find_sweeps(tmp_path / "r")] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("sources", "output", "said"),
     [
@@ -226,19 +191,3 @@ def test_what_cannot_be_merged(tmp_path: Path, sources: list[str], output: str, 
     (tmp_path / "full" / "x").touch()
     with pytest.raises((ConfigError, ResultsError), match=said):
         merge([tmp_path / source for source in sources], tmp_path / output)
-
-
-def test_nothing_is_read_through_a_link(tmp_path: Path, whole: list[TrialResult]) -> None:
-    stores = [folder(tmp_path / "a", whole[:1]), folder(tmp_path / "b", [])]
-    secret = tmp_path / "secret"
-    secret.write_text("{}")
-    timing = stores[0].trials / whole[0].trial_id / "timing.json"
-    timing.unlink()
-    timing.symlink_to(secret)
-    with pytest.raises(ResultsError, match="symbolic link"):
-        merge([store.root for store in stores], tmp_path / "c")
-    timing.unlink()
-    timing.write_text("{}")
-    (stores[1].root / PLAN).symlink_to(secret)
-    with pytest.raises(ResultsError, match=r"plan.jsonl is a symbolic link"):
-        merge([store.root for store in stores], tmp_path / "c")

@@ -2,7 +2,12 @@
 
 import json
 
-from tests.test_cli import one_line
+import pytest
+
+from extensions.noise_scale.prices import NOISE_STEPS, noise_scale_price
+from sweeps.outlook import price as module
+from sweeps.outlook.price import CriticalRun, price_lines, price_report
+from tests.sweeps.test_price import GPT2, LARGE, expecting
 
 QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.dimension=50", "--steps", 64)
 
@@ -34,20 +39,21 @@ def test_noise_scale_check_says_whether_a_loop_over_examples_agrees(run, monkeyp
     assert found["examples"] == 4
 
 
-def test_noise_scale_of_a_run_that_diverges_is_one_line(run, tmp_path):
-    code, out, err = run(*QUADRATIC, "--lr", 1e30, "--optim", "sgd", "-o", tmp_path)
-    assert code == 2
-    assert not out
-    assert one_line(err)
-    assert "lower the learning rate" in err
+def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = expecting((2000.0, 4e6), **LARGE)
+    _, line = price_lines(price_report(large, None, 1))
+    assert f"({NOISE_STEPS} measured steps at B_crit)" in line
+    small = expecting((2000.0, 4e6), workload=GPT2)
+    assert price_report(small, None, 1)["instead"] is None
+    monkeypatch.setattr(module, "OUT_OF_REACH", 0.1)
+    assert price_report(small, None, 1)["instead"] is not None
+    _, line = price_lines(price_report(expecting(None, **LARGE), None, 1))
+    assert "cbs noise-scale a part of one run (" in line
 
 
-def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("extensions.noise_scale.measuring.measure_run", interrupted)
-    code, out, err = run(*QUADRATIC, "-o", tmp_path)
-    assert (code, out) == (130, "")
-    assert err.startswith("cbs: stopped; to run it again: cbs noise-scale --workload noisy_quadratic")
-    assert one_line(err)
+def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
+    found = noise_scale_price(CriticalRun(examples=1e6, steps=1000.0, gpu_hours=100.0), 2.0)
+    assert found is not None
+    assert found.examples == pytest.approx([NOISE_STEPS * 1000.0] * 3)
+    assert found.gpu_hours == pytest.approx([100.0 * NOISE_STEPS / 1000 * 1.9] * 3)
+    assert found.dollars == pytest.approx([200.0 * NOISE_STEPS / 1000 * 1.9] * 3)

@@ -75,12 +75,6 @@ def test_moments_are_those_of_the_gradients(loop: TrainingLoop, measured: OneSte
         assert (np.diff(lengths) > 0).all()
 
 
-def test_the_model_stays_as_it_is(loop: TrainingLoop) -> None:
-    before = loop.model.theta.detach().clone()
-    one_step(loop, (2, 4), replicates=2, examples=16)
-    assert torch.equal(loop.model.theta, before)
-
-
 def test_the_exact_curve_gives_its_noise_scale_back() -> None:
     """Without noise, at lengths that hold the best one between them."""
     sizes, lengths = (4, 16, 64, 256), np.geomspace(0.01, 4.0, 25)

@@ -1,10 +1,8 @@
 """What cbs noise-scale shows."""
 
-import copy
 import io
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,7 @@ import pytest
 from rich.console import Console
 
 from analysis import present
-from analysis.figure_options import VENUES
-from analysis.present.figures import FIGURES, figures_of
-from cbs.errors import ResultsError
+from analysis.present.figures import FIGURES
 from extensions.noise_scale.tables import MeasuredRun
 
 
@@ -89,34 +85,3 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert said == present.to_json(MeasuredRun(RUN), files=first)
     assert said["phases"] == RUN["phases"]
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=None)) == 2
-
-
-@pytest.mark.usefixtures("whole_figures")
-def test_a_figure_that_is_written_is_as_wide_as_its_venue(tmp_path: Path) -> None:
-    for name in ("default", "neurips", "acl"):
-        present.write(MeasuredRun(RUN), tmp_path, figures=name)
-        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "noise_scale.pdf").read_bytes())
-        assert box is not None
-        assert float(box[1]) == pytest.approx(72 * VENUES[name].single, abs=0.01)
-
-
-def test_every_file_is_counted_where_a_figure_has_the_name_of_the_json(tmp_path: Path) -> None:
-    console = Console(width=400, file=io.StringIO())
-    present.show(MeasuredRun(RUN), console, files=present.write(MeasuredRun(RUN), tmp_path))
-    said = console.file.getvalue()
-    assert f"in {tmp_path}: 4 files\n" in said
-
-
-def test_a_run_of_undefined_estimates_has_no_figure() -> None:
-    run = copy.deepcopy(RUN)
-    for phase in run["phases"]:
-        for entry in phase["noise_scales"].values():
-            entry["value"] = None
-    assert [picture.name for picture in figures_of(MeasuredRun(RUN))] == ["noise_scale"]
-    assert list(figures_of(MeasuredRun(run))) == []
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match="--output"):
-        present.write(MeasuredRun(RUN), tmp_path / "file")

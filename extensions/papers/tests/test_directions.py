@@ -1,5 +1,7 @@
 """Which of two optimizers is better, told from worlds in which one is, of losses and of accuracies."""
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from extensions.papers.experiments import PAPERS, Beyond, Expectation, Reproduced
 from extensions.papers.reproducing.asking import answer
-from extensions.papers.reproducing.reproduce import judge
+from extensions.papers.reproducing.reproduce import judge, reproduce
 from tests.equal_budgets import World, write
+from tests.sweeps.alone import without_ray
 
 RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
 
@@ -44,3 +47,24 @@ def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, g
     assert pairs
     expected = Reproduced.YES if good else Reproduced.NO
     assert [judge(each, answers, {}).verdict for each in pairs] == [expected] * len(pairs)
+
+
+MINUTES, CORES = 10, 2
+RECORDS = Path(__file__).parents[1] / "atlas"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("whole_figures")
+@pytest.mark.parametrize("name", PAPERS.names())
+def test_a_tiny_recipe_runs_to_its_verdicts(name: str, tmp_path: Path) -> None:
+    before = time.process_time()
+    with without_ray():
+        outcome = reproduce(name, "tiny", tmp_path / "out")
+    assert time.process_time() - before < 60 * MINUTES * CORES
+    assert outcome.complete
+    assert outcome.failures == {}
+    assert all((tmp_path / "out" / file).stat().st_size for file in outcome.figures)
+    assert any(file.endswith(".png") for file in outcome.figures)
+    record = RECORDS / f"{name}-tiny.json"
+    rows = json.loads(record.read_text())["verdicts"] if record.exists() else []
+    assert not rows or [row["claim"] for row in rows] == [each.expectation.claim for each in outcome.judged]

@@ -151,54 +151,12 @@ def test_mnist_comes_back_as_it_was(zipped: bool, tmp_path: Path) -> None:
     assert found.validation.labels.tolist() == LABELS[:5].tolist()
 
 
-def test_parts_in_two_places(tmp_path: Path) -> None:
-    names = {
-        part: {k.split("/", 2)[2]: v for k, v in class_folders().items() if part in k} for part in ("train", "val")
-    }
-    training, held_out = (write(tmp_path / f"part{index}", files) for index, files in enumerate(names.values()))
-    found = load_images(str(training), str(held_out))
-    assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
-
-
 def test_validation_images_in_the_folder_of_the_others_are_not_trained_on(tmp_path: Path) -> None:
     files = {key.replace("set/train", "set").replace("set/val", "set/apart"): value
              for key, value in class_folders().items()}  # fmt: skip
     root = write(tmp_path, files) / "set"
     found = load_images(str(root), str(root / "apart"))
     assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
-
-
-def test_what_is_trained_on_is_not_for_validation(tmp_path: Path) -> None:
-    parts = {name.removeprefix("set/train/"): each for name, each in class_folders().items() if "/train/" in name}
-    folders = [write(tmp_path / name, parts) for name in ("a", "b")]
-    for other in folders:
-        with pytest.raises(DataError, match=f"^{other}: the images for validation are those for training"):
-            load_images(str(folders[0]), str(other))
-
-
-def test_the_test_part_is_left_alone_where_there_is_one_for_validation(tmp_path: Path) -> None:
-    write(tmp_path, class_folders())
-    write(tmp_path, {key.replace("/val/", "/test/"): value for key, value in class_folders().items() if "/val/" in key})
-    assert len(load_images(str(tmp_path)).validation.labels) == 5
-
-
-def test_two_data_sets_in_one_folder_are_told(tmp_path: Path) -> None:
-    for name in ("MNIST/raw", "FashionMNIST/raw"):
-        write(tmp_path / name, mnist())
-    with pytest.raises(DataError, match=r"FashionMNIST/raw/train-images.* and MNIST/raw/.* belong to two data sets"):
-        load_images(str(tmp_path))
-    assert load_images(str(tmp_path / "MNIST")).size == 28
-
-
-def test_tar_archives_inside_one_are_folders(tmp_path: Path) -> None:
-    inner = {}
-    for label in range(5):
-        files = {f"{index}.JPEG": encoded(COLOUR[index]) for index in range(10) if LABELS[index] == label}
-        inner[f"n{label:05}.tar"] = as_tar(tmp_path / f"inner{label}", files).read_bytes()
-    training = as_tar(tmp_path / "train", inner)
-    found = load_images(str(training), str(write(tmp_path / "b", {k[4:]: v for k, v in class_folders().items()})))
-    assert found.training.labels.bincount().tolist() == [2] * 5
-    assert np.array_equal(found.training.gather(torch.tensor([0])).numpy()[0], COLOUR[0])
 
 
 def photos(sizes: list[tuple[int, int]]) -> dict[str, bytes]:
@@ -363,17 +321,6 @@ def test_bad_data_are_one_line_with_the_file_and_a_remedy(
     assert expected in message
     assert options or str(tmp_path) in message
     assert not (tmp_path / "ran").exists()
-
-
-def test_damaged_archives(tmp_path: Path) -> None:
-    whole = LAYOUTS["class folders, tar"](tmp_path).read_bytes()
-    for name in ("a.zip", "b.tar", "c.tar.gz"):
-        (tmp_path / name).write_bytes(whole[:700] if name == "b.tar" else b"nothing of the kind")
-        with pytest.raises(DataError, match=name) as caught:
-            images(data=str(tmp_path / name))
-        assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="no such file or folder"):
-        images(data=str(tmp_path / "absent"))
 
 
 def test_training_on_data_of_ones_own(tmp_path: Path) -> None:

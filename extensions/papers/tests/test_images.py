@@ -2,20 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cbs.compute import seeding
-from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
+from cbs.errors import CbsError, ConfigError, UnknownNameError
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
-from extensions.papers.image_parts import sources
 from extensions.papers.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
-from extensions.papers.image_parts.sources import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
+from extensions.papers.image_parts.sources import GlyphStream
 from extensions.papers.workloads.images import images
 from tests.kinds import kinds
 
@@ -86,63 +83,6 @@ def leaves(groups: list[list[nn.Module]]) -> list[nn.Module]:
     return [module for group in groups for module in group if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "left"), [("resnet18", 224, 7), ("resnet18", 32, 4), ("resnet20", 32, 8), ("wrn-16-1", 32, 8)]
-)
-def test_places_that_are_left_before_the_mean(name: str, size: int, left: int) -> None:
-    with torch.device("meta"):
-        model = build_classifier(name, **IMAGENET | {"size": size})
-        assert model.blocks(model.stem(torch.empty(1, 3, size, size))).shape[2:] == (left, left)
-
-
-def test_norms_are_what_they_are_called() -> None:
-    kinds = {norm: build_classifier("resnet8", **CIFAR | {"norm": norm}) for norm in ("batch", "group", "none")}
-    norms = [m for m in kinds["group"].modules() if isinstance(m, nn.GroupNorm)]
-    assert [norm.num_groups for norm in norms] == [1, 1, 1, 2, 2, 2, 4, 4, 4]
-    assert sum(isinstance(m, nn.BatchNorm2d) for m in kinds["batch"].modules()) == 9
-    assert all(m.bias is not None for m in kinds["none"].modules() if isinstance(m, nn.Conv2d))
-    assert all(m.bias is None for m in kinds["batch"].modules() if isinstance(m, nn.Conv2d))
-
-
-def test_convolutions_start_with_the_stated_variance() -> None:
-    torch.manual_seed(0)
-    for name in ("resnet18", "wrn-16-4", "vgg11"):
-        for module in build_classifier(name, **CIFAR).modules():
-            if isinstance(module, nn.Conv2d):
-                expected = (2 / (module.out_channels * module.kernel_size[0] ** 2)) ** 0.5
-                spread = 5 / (2 * module.weight.numel()) ** 0.5
-                assert module.weight.std(correction=0).item() == pytest.approx(expected, rel=spread)
-
-
-def test_outlines_are_filled_to_the_share_of_a_pixel() -> None:
-    def outline(points: list[tuple[float, float]]) -> np.ndarray:
-        return np.array(list(zip(points, points[1:] + points[:1], strict=True)))
-
-    square = outline([(1, 1), (1, 3.5), (3, 3.5), (3, 1)])
-    expected = np.zeros((4, 4))
-    expected[1:3, 1:3], expected[3, 1:3] = 1, 0.5
-    assert np.array_equal(fill(square, 4), expected)
-    assert np.array_equal(fill(square[::-1, ::-1], 4), expected)
-    hole = outline([(1.5, 1.5), (2.5, 1.5), (2.5, 2.5), (1.5, 2.5)])
-    assert fill(np.concatenate([square, hole]), 4).sum() == pytest.approx(5 - 1)
-    triangle = outline([(0, 0), (4, 0), (0, 4)])
-    assert fill(triangle, 4).sum() == pytest.approx(8, abs=0.3)
-
-
-def test_bitmaps_are_those_of_the_fonts() -> None:
-    bitmaps = glyph_bitmaps(24, 62)
-    assert bitmaps.shape == (62, len(FACES), 24, 24)
-    assert (bitmaps.amax((2, 3)) > 0.5).all()
-    assert (bitmaps.mean((2, 3)) < 0.35).all()
-    plain, bold = bitmaps[:, 0], bitmaps[:, 1]
-    assert (bold.sum((1, 2)) > plain.sum((1, 2))).all()
-    label = {character: index for index, character in enumerate(CHARACTERS)}
-    assert (bitmaps[label["O"]].sum((1, 2)) > bitmaps[label["o"]].sum((1, 2))).all()
-    assert torch.equal(glyph_bitmaps(24, 10), bitmaps[:10])
-    # A hole in the middle of an O, ink in that of an I.
-    assert bitmaps[label["O"], 0, 11:13, 11:13].max() < 0.1 < bitmaps[label["I"], 0, 8:13, 11:13].min()
-
-
 def test_glyphs_are_turned_shifted_and_blurred_within_their_bounds() -> None:
     dot = torch.zeros(2, 3, 21, 21)
     dot[:, :, 10, 10] = 1
@@ -169,16 +109,6 @@ def test_glyphs_are_turned_shifted_and_blurred_within_their_bounds() -> None:
     degrees = slope * 180 / math.pi
     assert degrees.abs().max() == pytest.approx(20, abs=1)
     assert degrees.std() == pytest.approx(40 / 12**0.5, rel=0.1)
-
-
-def test_validation_glyphs_are_no_trials() -> None:
-    workload = images()
-    held_out, _ = workload.source.held_out
-    assert held_out.shape == (1024, 1, 16, 16)
-    drawn, _ = workload.training_stream(seeding.generator(0, "data")).next(1024)
-    assert not (held_out[:, None] == drawn[None, :64]).flatten(2).all(2).any()
-    assert images(validation_examples=50).validation_examples == 50
-    assert images().data_hash == workload.data_hash != images(image_size=20).data_hash
 
 
 def test_metrics_by_hand() -> None:
@@ -239,11 +169,3 @@ def test_bad_options(kind: type[CbsError], options: dict[str, object], expected:
         images(**options)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_matplotlib_without_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "FACES", ("Absent.ttf",))
-    with pytest.raises(DataError, match=r"Absent.ttf: cannot be read .*; install matplotlib again"):
-        glyph_bitmaps(17, 2)
-    with pytest.raises(DataError, match="does not exist; install matplotlib from PyPI"):
-        sources.matplotlib_data("fonts/absent")

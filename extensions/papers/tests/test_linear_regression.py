@@ -1,5 +1,7 @@
 """Linear regression against its closed forms: the loss, and the mean and covariance of an example's gradient."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from extensions.papers.workloads.linear_regression import LinearRegressionWorkload
+from tests.kinds import kinds_of
+from tests.workloads.test_every_workload import checked
 
 
 def build(**options: float) -> LinearRegressionWorkload:
@@ -44,16 +48,35 @@ def test_gradients_have_the_stated_mean_and_covariance() -> None:
     torch.testing.assert_close(model.weight.grad[0].double(), gradients.mean(0), rtol=1e-4, atol=1e-6)
 
 
-def test_spectrum_and_teacher_are_power_laws() -> None:
-    workload = build(dimension=4, spectrum_power=2.0, teacher_power=1.0)
-    torch.testing.assert_close(workload.spectrum, torch.tensor([1, 1 / 4, 1 / 9, 1 / 16]))
-    torch.testing.assert_close(workload.teacher.square(), torch.tensor([1, 1 / 2, 1 / 3, 1 / 4]))
-    assert workload.excess_loss(torch.zeros(4)) == pytest.approx(0.5 * sum(i**-3 for i in range(1, 5)))
-
-
 @pytest.mark.parametrize(
     "options", [{"dimension": 0}, {"noise": -1.0}, {"spectrum_power": -0.5}, {"teacher_power": "2"}]
 )
 def test_bad_options_are_one_line_errors(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         build(**options)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "two contexts": ("masked_text", {"later_context": 48, "switch": 3}),
+    **{model: ("images", {"model": model, "width": 8}) for model in ("resnet8", "resnet18", "resnet50", "wrn-10-2")},
+    "lenet": ("images", {"model": "lenet"}),
+    "vgg11": ("images", {"model": "vgg11", "width": 4, "image_size": 32}),
+    "no norm": ("images", {"model": "resnet8", "width": 8, "norm": "none"}),
+}
+
+
+@pytest.mark.parametrize("variant", kinds_of(VARIANTS, ["two contexts", "resnet8"]))
+def test_the_noise_scale_is_that_of_a_loop_over_examples(variant: str) -> None:
+    found = checked(*VARIANTS[variant], "split")
+    assert found.ok, str(found)
+    assert found.source == "split"
+    assert not found.coupled
+
+
+def test_batch_normalisation_is_refused() -> None:
+    options = {"model": "resnet8", "width": 8, "norm": "batch"}
+    found = checked("images", options, "auto")
+    assert found.source == "accumulation"
+    assert "(BatchNorm2d) mixes the examples of a batch" in found.refusal
+    with pytest.raises(ConfigError, match="mixes the examples of a batch"):
+        checked("images", options, "split")

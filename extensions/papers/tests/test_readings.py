@@ -1,7 +1,6 @@
 """Numbers out of the answers to questions, and verdicts from their intervals."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,11 +17,9 @@ from extensions.papers.experiments import (
     OurNumber,
     PublishedRelation,
     Reproduced,
-    asks,
     nth,
-    only,
 )
-from extensions.papers.reproducing.asking import command_line, read
+from extensions.papers.reproducing.asking import read
 from extensions.papers.reproducing.reproduce import JudgedExpectation, judge
 from extensions.papers.reproducing.telling import told
 
@@ -49,16 +46,6 @@ def test_a_number_comes_with_its_interval_an_exact_one_with_itself() -> None:
     assert number(3) == ([Quantity(3, (None, None))], [])
     assert number(3.0, exact=True) == ([Quantity(3.0, (3.0, 3.0))], [])
     assert number(None) == number(Quantity()) == ([], ["a: n has no value"])
-
-
-def test_an_entry_is_found_by_what_it_has() -> None:
-    assert only(ROWS, name="x", size=16) is ROWS[1]
-    assert nth(ROWS, -1) is ROWS[2]
-    for wanted, says in (({"name": "z"}, "0 entries have name z"), ({"name": "x"}, "2 entries have name x")):
-        with pytest.raises(NoSuchNumber, match=says):
-            only(ROWS, **wanted)
-    with pytest.raises(NoSuchNumber, match="there is no entry 3 of 3"):
-        nth(ROWS, 3)
 
 
 def test_a_number_over_another_has_the_interval_of_independent_ones() -> None:
@@ -98,17 +85,6 @@ def test_a_number_in_doubt_is_shown_and_does_not_count() -> None:
     assert told([Quantity(-0.2, (None, 1.2)), Quantity(3.0)], "") == "-0.2 [open, 1.2], 3"
     assert (failed.verdict, failed.found, failed.why) == (Reproduced.UNKNOWN, (), ("no results",))
     assert told(failed.found, *failed.why) == "no results"
-
-
-def test_a_question_is_told_as_the_command_that_answers_it() -> None:
-    asked = asks("analyze", "one", targets=(2.4, 3.0), every_figure=True)
-    assert command_line(asked, Path("x")) == "analyze x/one --target 2.4 --target 3 --figures default"
-    asked = asks("theory quadratic", optimizers=("sgd",), powers=(0.0, 0.5), batch_sizes=(4, 16), figure="a.png")
-    assert command_line(asked, Path("x y")) == (
-        "theory quadratic --optim sgd --power 0,0.5 --batch-sizes 4,16 --figure 'x y/a.png'"
-    )
-    for metric, flag in (("budget", "--metric"), ("schedule judge", "--target")):
-        assert command_line(asks(metric, "one", metric="norm"), Path("x")) == f"{metric} x/one {flag} norm"
 
 
 YES, NO, UNKNOWN = Reproduced.YES, Reproduced.NO, Reproduced.UNKNOWN
@@ -168,18 +144,3 @@ def test_a_verdict_follows_from_intervals(
     relation: PublishedRelation, found: list[Quantity], verdict: Reproduced
 ) -> None:
     assert relation.verdict(found) is verdict
-
-
-def test_as_many_numbers_are_compared_as_are_published() -> None:
-    assert Near((1.0, 2.0), 0.1).unfit([q(1, 1)]) == "2 numbers are published, and the analysis has 1"
-    assert Near((1.0,), 0.1).unfit([q(1, 1)]) == ""
-
-
-def test_relations_are_told_in_words() -> None:
-    words = [str(each) for each in (Near((1.0,), 0.2), Near((7.0,), 0.0), Beyond(1.0), Beyond(0.5, above=False))]
-    assert words == ["1 within 0.2", "7, exactly", "above 1", "below 0.5"]
-    assert [str(Likely()), str(Monotone()), str(Monotone(rising=False))] == [
-        "with probability 0.95 or more",
-        "rising",
-        "falling",
-    ]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cbs.checksum import json_bytes
-from cbs.errors import DataError, ResultsError
+from cbs.errors import ResultsError
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.papers.experiments import (
@@ -28,7 +28,7 @@ from extensions.papers.experiments import (
 )
 from extensions.papers.experiments.parts import TEXT, experiment, fitted, larger_critical
 from extensions.papers.reproducing.reproduce import VERDICTS, is_figure, reproduce
-from extensions.papers.reproducing.telling import atlas, lines
+from extensions.papers.reproducing.telling import lines
 from sweeps.launching import launch
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Limits, Search
@@ -211,35 +211,6 @@ def test_the_atlas_says_once_what_rows_share_and_lists_what_cannot_be_told() -> 
     )
 
 
-def test_the_atlas_says_how_many_recipes_were_timed() -> None:
-    table: dict[str, Any] = dict.fromkeys(("recipe", "title", "paper", "command", "date"), "x")
-    table |= {"complete": True, "verdicts": [{"claim": "c", "published": "p", "source": "s", "ours": [],
-                                              "verdict": "differs", "why": []}]}  # fmt: skip
-    page = "\n".join(lines([table | {"seconds": 1234}, table, table | {"seconds": 6}]))
-    assert "A recipe takes 620 s in the median, 1,234 s at most, 2 of 3 measured." in page
-    assert [line[-10:] for line in page.splitlines() if line.startswith("x. ")] == [
-        ", 1,234 s.",
-        "x. `x`.",
-        " `x`, 6 s.",
-    ]
-    assert "in the median" not in "\n".join(lines([table]))
-
-
-def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="no table of verdicts in"):
-        atlas(tmp_path, tmp_path / "page.md")
-    for text, says in (
-        ("{", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
-        ("{}", "lacks recipe, scale"),
-        ('{"schema_version": 0}', "lacks recipe"),
-    ):
-        (tmp_path / "one.json").write_text(text)
-        with pytest.raises(DataError, match=says):
-            atlas(tmp_path, tmp_path / "page.md")
-    assert not (tmp_path / "page.md").exists()
-
-
 def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
     code, out, _ = run("reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--tflops", "500")
     assert code == 0
@@ -250,14 +221,6 @@ def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
     rows = json.loads(out)
     assert [row["run"] for row in rows] == ["small", "medium", "large"]
     assert rows[0]["accelerator_hours"] == pytest.approx(rows[0]["flops"] / (989e12 * 0.4) / 3600)
-
-
-def test_a_dry_run_of_minutes_on_a_processor_names_no_hours_of_an_accelerator(run: Run) -> None:
-    code, out, _ = run("reproduce", "merit-gpt2", "--dry-run")
-    assert code == 0
-    assert "FLOPs" in out
-    assert "accelerator" not in out
-    assert "TFLOP/s" not in out
 
 
 @pytest.mark.parametrize(

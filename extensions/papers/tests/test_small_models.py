@@ -1,7 +1,6 @@
 """LSTM, autoencoder and variational autoencoder against what they stand for."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, DataError
-from cbs.workloads.text_parts.corpus import source_code_corpus
 from extensions.papers.image_parts import sources
 from extensions.papers.workloads.autoencoder import autoencoder, vae
 from extensions.papers.workloads.lstm import LSTMLanguageModel, lstm
@@ -43,14 +41,6 @@ def test_an_lstm_learns_text() -> None:
         workload.example_losses(model, stream.next(16)).mean().backward()
         optimizer.step()
     assert workload.validate(model) < 3.3
-
-
-def test_source_code_is_a_corpus() -> None:
-    corpus = source_code_corpus()
-    assert len(corpus.training) > 10 * len(corpus.validation) / 2 > 10**5
-    assert b"\ndef " in bytes(corpus.training[: 10**6])
-    assert corpus.vocab_size == 128
-    assert corpus.unit == "byte"
 
 
 def photo_patches(size: int = 8) -> tuple[Tensor, Tensor]:
@@ -100,12 +90,6 @@ def test_losses_of_a_variational_autoencoder_by_hand() -> None:
     torch.testing.assert_close(workload.example_losses(model, (images, noise)), bound)
 
 
-def test_the_noise_of_an_example_is_its_own() -> None:
-    images, noise = vae().training_stream(seeding.generator(0, "data")).next(2000)
-    assert noise.std().item() == pytest.approx(1.0, abs=0.03)
-    assert abs(torch.corrcoef(torch.stack([noise[:, 0], images.mean((1, 2, 3))]))[0, 1]) < 0.1
-
-
 @pytest.mark.parametrize(
     ("kind", "make", "options", "expected"),
     [
@@ -123,11 +107,3 @@ def test_bad_options(kind: type[CbsError], make: object, options: dict[str, obje
         make(**options)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_matplotlib_without_the_photo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PHOTO", "sample_data/absent.jpg")
-    with pytest.raises(DataError, match=r"absent.jpg: does not exist; install matplotlib from PyPI.*or pass data"):
-        autoencoder()
-    assert autoencoder(data="glyphs").validation_examples == 1024
-    assert Path(sources.matplotlib_data("fonts/ttf")).is_dir()

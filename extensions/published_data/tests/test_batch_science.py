@@ -81,31 +81,6 @@ def test_statuses_follow_the_protocol(tmp_path: Path) -> None:
     assert [result.evaluations for result in diverged] == [[]] * 4
 
 
-def test_every_trial_is_there_and_names_its_run(tmp_path: Path) -> None:
-    tree(tmp_path / "in")
-    import_runs([tmp_path / "in"], tmp_path / "out", settings(metric="val/loss"))
-    assert len(load(tmp_path / "out").trials) == 20
-    said = {result.message: result.config for result in Store(tmp_path / "out").results()}
-    (found,) = [config for run, config in said.items() if "mnist/simple_cnn/nesterov_momentum/32/10" in run]
-    assert found.batch_size == 32
-    assert found.lr == pytest.approx(0.1)
-
-
-def test_the_first_trials_by_id_are_taken(tmp_path: Path) -> None:
-    tree(tmp_path / "in")
-    imported = import_runs([tmp_path / "in"], tmp_path / "out", settings(metric="val/loss", trials=2))
-    used = {result.message for result in imported.trials if result.status != "DIVERGED"}
-    assert {message.rsplit("/", 1)[1] for message in used} == {"2", "4"}
-    assert not any("unequal" in note for note in imported.notes)
-
-
-def test_unequal_numbers_of_trials_are_a_note(tmp_path: Path) -> None:
-    tree(tmp_path / "in")
-    batch_science(tmp_path / "in", 2048, {1: ("COMPLETE", 0.1, rows(120))})
-    imported = import_runs([tmp_path / "in"], tmp_path / "out", settings(metric="val/loss"))
-    assert any("8: 4, 32: 4, 128: 4, 512: 4, 2048: 1" in note and "--trials 1" in note for note in imported.notes)
-
-
 def test_one_study_one_workload_and_special_folders(tmp_path: Path) -> None:
     tree(tmp_path / "in")
     tree(tmp_path / "in" / "solution_quality")

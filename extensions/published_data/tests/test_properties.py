@@ -14,16 +14,6 @@ from tests.analysis.read.importers.test_properties import JSON, SLOW, imports_or
 
 
 @SLOW
-@given(st.sampled_from(["batch_size", "dataset", "model", "optimizer", "train_steps", "early_stopping"]), JSON)
-def test_any_json_in_a_study(key: str, value: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
-        about = json.loads((study / "study.json").read_text())
-        (study / "study.json").write_text(json.dumps(about | {key: value}))
-        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
-
-
-@SLOW
 @given(JSON, st.sampled_from(["status", "parameters", "trial_id", None]))
 def test_any_json_in_a_trial(value: Any, key: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -11,19 +11,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import present
-from analysis.estimate.diagnosis import Verdict
 from analysis.present import presentation
-from analysis.present.figures import FIGURES, figures_of
-from analysis.present.sentences import quote
-from analysis.read.throughput import assumed
+from analysis.present.figures import figures_of
 from extensions.recommending.plans import Wish
 from extensions.recommending.recommendations import recommend
 from tests.analysis.conftest import sketches as sketches
-from tests.analysis.questions import test_first_evaluations as late
 from tests.analysis.questions.test_compare import ASSUMED, FAST, written
 from tests.analysis.questions.test_compare import situation as situation
 from tests.analysis.questions.test_compare import two as two
-from tests.analysis.test_screens import holds
 from tests.factories import Truth, sweep
 from tests.test_malicious import code_of_the_folder
 from tests.test_malicious import world as world
@@ -98,50 +93,6 @@ def test_the_recommendation_is_told_without_colour_and_shows_its_data(two: Path)
         assert row.value == pytest.approx(point.steps_to_target * seconds)
 
 
-def test_a_recommendation_is_open_where_larger_ones_are_only_bounded(tmp_path: Path) -> None:
-    found = recommend(
-        late.sweep(tmp_path, 5000),
-        assumed("assumed(examples_per_second_per_device=2000)"),
-        Wish(devices=4096),
-        late.QUICK,
-    )
-    (advice,) = found.recommendations[0].advice
-    plan = advice.plans["time"]
-    assert (plan.batch_size, plan.probability_within_5_percent, plan.best_batch_size_interval[1]) == (128, None, None)
-    shown = "\n".join(map(str, presentation(found).wide))
-    assert "batch size 128 takes the least time of those whose steps are known; the best may lie beyond" in shown
-    assert "probability > 0.999" not in shown
-
-
-def test_time_is_the_product_of_steps_and_the_time_of_a_step(two: Path) -> None:
-    times = assumed("assumed(examples_per_second_per_device=1000, max_batch_per_device=64, step_latency=0.01)")
-    found = recommend(two, times, Wish(devices=4), FAST)
-    table = FIGURES["time_factors"].compute(found)
-    assert table["panel"].nunique() == 2
-    for _, own in table.groupby("panel"):
-        np.testing.assert_allclose(own["time"], own["steps"] * own["step_time"])
-        assert (own["steps"].min(), own["step_time"].min(), own["utilisation"].max()) == (1, 1, 1)
-        seconds = 0.01 + own["batch_size"] / 4000
-        np.testing.assert_allclose(own["step_time"], seconds / seconds.min())
-        rate = own["batch_size"] / seconds
-        np.testing.assert_allclose(own["utilisation"], rate / rate.max())
-    FIGURES["time_factors"].figure(table).draw_without_rendering()
-
-
-def test_a_recommendation_is_a_screen(two: Path) -> None:
-    assert all(command.startswith("cbs ") for command in holds(recommend(two, ASSUMED, Wish(devices=8), FAST)))
-
-
-def test_a_plan_is_next_only_where_there_are_critical_batch_sizes_to_plan_by(two: Path, tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": Truth(noise=0.04)}, batch_sizes=(16, 64), seeds=2)
-    for folder, command in ((two, "schedule plan"), (tmp_path, "analyze")):
-        shown = presentation(recommend(folder, ASSUMED, Wish(devices=1), FAST))
-        assert shown.then == [f"cbs {command} {folder}"]
-        table = shown.shown[0]
-        assert not isinstance(table, str)
-        assert table.lines[0].startswith("B_crit: ")
-
-
 def test_where_nothing_can_be_recommended_the_screen_says_so_first(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": Truth(noise=0.04)}, batch_sizes=(16,), seeds=2)
     table = presentation(recommend(tmp_path, ASSUMED, Wish(devices=1), FAST)).shown[0]
@@ -158,18 +109,6 @@ def test_the_range_within_5_percent_says_that_it_is_read_off_the_curve(seeds: in
     assert any("read off the curve" in line for line in table.lines) is (seeds == 1), table.lines
     # a screen leaves out the last lines, and the mark in the table needs its meaning
     assert table.lines[1].startswith("*: a better one may lie beyond")
-
-
-def test_what_may_be_quoted_has_its_numbers_as_no_column_shows_them(tmp_path: Path) -> None:
-    truths = {"adamw": Truth(noise=0.04), "merit": Truth(noise=0.04, min_steps=100.0, min_examples=14000.0)}
-    sweep(tmp_path, truths, seeds=2, lrs=(5e-4, 1e-3, 2e-3))
-    found = recommend(tmp_path, ASSUMED, Wish(devices=8), FAST)
-    (entry,) = found.recommendations
-    assert {best.optimizer for best in entry.winners} == set(truths)
-    lines = " ".join(getattr(presentation(found).shown[0], "lines", ()))
-    for answer in entry.answers:
-        assert answer.verdict is not Verdict.OK
-        assert quote(answer) in lines
 
 
 @pytest.mark.usefixtures("children_here")

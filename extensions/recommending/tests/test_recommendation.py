@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import together
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.estimate.time_curves import candidates, plane
+from analysis.estimate.time_curves import plane
 from analysis.formatting import number
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
@@ -82,13 +80,6 @@ def test_the_best_batch_size_and_its_time_in_closed_form(exact: Answer, devices:
     assert plan.remarks == ()
 
 
-def test_a_table_and_the_assumption_it_follows_agree(exact: Answer) -> None:
-    by_table = advise(exact, rates(4, 100.0, 0.5), Wish(devices=4)).plans["time"]
-    assumed = advise(exact, Assumed(examples_per_second=100.0, latency=0.5), Wish(devices=4)).plans["time"]
-    assert by_table.batch_size == assumed.batch_size
-    assert by_table.seconds.value == pytest.approx(assumed.seconds.value, rel=1e-4)
-
-
 def test_the_five_percent_range_is_that_of_the_closed_form(exact: Answer) -> None:
     """T(x B*) / T(B*) = (a^2 + b^2 + a b (x + 1/x)) / (a + b)^2 with a^2 = S_min L, b^2 = E_min/(n X)."""
     latency, rate = 0.05, 2000.0
@@ -108,20 +99,6 @@ def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_sai
     assert plan.remarks == ("batch size 512 is the largest with a step time: a larger one may be better",)
 
 
-def test_more_devices_than_any_measured_batch_size_has_examples(exact: Answer) -> None:
-    one_each = Assumed(examples_per_second=100.0, latency=0.01, max_batch_per_device=1)
-    plan = advise(exact, one_each, Wish(devices=10**6)).plans["time"]
-    assert (plan.batch_size, plan.devices) == (1024, 1024)
-    assert plan.remarks == ("1024 devices can share only batch size 1024 of those measured: measure larger ones",)
-
-
-def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> None:
-    """Perfect scaling of the seconds: T = (S_min B + E_min) / (n X), so time is examples over rate."""
-    plan = advise(exact, Assumed(examples_per_second=100.0), Wish(devices=1)).plans["time"]
-    assert plan.batch_size == 4
-    assert plan.seconds.value == pytest.approx((MIN_STEPS * 4 + MIN_EXAMPLES) / 100.0, rel=5e-3)
-
-
 def test_a_best_beyond_the_measured_batch_sizes_is_said_to_be_extrapolated(exact: Answer) -> None:
     throughput = Assumed(examples_per_second=1e5, latency=1.0)
     plan = advise(exact, throughput, Wish(devices=1)).plans["time"]
@@ -132,23 +109,6 @@ def test_a_best_beyond_the_measured_batch_sizes_is_said_to_be_extrapolated(exact
     assert float(words[words.index("takes") - 1]) == pytest.approx(best, rel=0.1)
     assert "not by measurement" in remark
     assert "sweep larger batch sizes" in remark
-
-
-def test_data_are_least_at_the_smallest_batch_size(exact: Answer) -> None:
-    plan = advise(exact, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=1)).plans["examples"]
-    assert plan.batch_size == 4
-    assert plan.examples.value == pytest.approx(MIN_STEPS * 4 + MIN_EXAMPLES, rel=5e-3)
-    assert plan.remarks == ("batch size 4 is the smallest that reached the target: a smaller one may need less data",)
-
-
-def test_where_every_batch_size_needs_the_same_data_the_smallest_is_taken(tmp_path: Path) -> None:
-    """Perfect scaling: E(B) = E_min, whatever a slope of -1.004 says."""
-    truth = dataclasses.replace(EXACT, min_steps=1e-9)
-    sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 8, 16, 32), lrs=LRS, growth=1.5)
-    (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
-    plan = advise(answer, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=1)).plans["examples"]
-    assert plan.batch_size == 4
-    assert plan.examples.value == pytest.approx(MIN_EXAMPLES, rel=0.03)
 
 
 def test_least_cost_takes_one_device_where_devices_lose_something(exact: Answer) -> None:
@@ -197,15 +157,6 @@ def test_a_doubling_of_devices_in_closed_form(exact: Answer) -> None:
     assert doubling.cost_factor.value == pytest.approx(2 * after / before, rel=5e-3)
 
 
-def test_in_the_limit_of_perfect_scaling_a_doubling_halves_the_time(exact: Answer) -> None:
-    """Without latency the batch size stays the smallest that 8 devices can share, and only the seconds change."""
-    doubling = advise(exact, Assumed(examples_per_second=10.0), Wish(devices=2)).doubling_devices
-    assert doubling is not None
-    assert doubling.batch_sizes == (4, 4)
-    assert doubling.time_factor.value == pytest.approx(0.5)
-    assert doubling.cost_factor.value == pytest.approx(1.0)
-
-
 def test_intervals_and_probabilities_come_from_the_draws_of_the_steps(noisy: list[Answer]) -> None:
     answer = noisy[0]
     throughput = Assumed(examples_per_second=2000.0, latency=0.05)
@@ -247,27 +198,6 @@ def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_
     assert best.probability is not None
     assert winner(plans, {best.optimizer}, measured) == best, "it can only be better"
     assert winner(plans, {other}, measured) == dataclasses.replace(best, probability=None)
-
-
-def test_a_loser_that_was_not_run_where_the_winner_is_best_leaves_it_without_a_probability(noisy: list[Answer]) -> None:
-    plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
-    measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
-    best = winner(plans, set(), measured)
-    other = next(plan for plan in plans if plan.optimizer != best.optimizer)
-    own = next(plan.batch_size for plan in plans if plan.optimizer == best.optimizer)
-    for size, ends in ((4 * own, (4 * own, 1e6)), (own // 4, (1, own // 4))):
-        at_end = dataclasses.replace(other, batch_size=size)
-        pair = [at_end if plan is other else plan for plan in plans]
-        beyond = measured | {other.optimizer: ends}
-        assert winner(pair, set(), beyond) == dataclasses.replace(best, probability=None)
-        assert winner(pair, set(), measured) == best, "its best lies inside the batch sizes that it was run at"
-
-
-def test_one_device_is_no_several(exact: Answer) -> None:
-    advice = advise(exact, StepTimeTable((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
-    assert advice.plans["time"].remarks == (
-        "1 device can share only batch size 32 of those measured: measure larger ones",
-    )
 
 
 def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
@@ -326,21 +256,6 @@ def test_a_wish_out_of_its_domain_is_refused(changes: dict, words: str) -> None:
         Wish(**{"devices": 1, **changes})
 
 
-@given(low=st.floats(0.1, 1e7), factor=st.floats(1.0, 1e4))
-def test_candidates_are_whole_increasing_within_the_ends_and_dense(low: float, factor: float) -> None:
-    high = low * factor
-    found = candidates(low, high)
-    if math.ceil(low) > math.floor(high):
-        assert not len(found)
-        return
-    assert (found[0], found[-1]) == (math.ceil(low), math.floor(high))
-    assert (np.diff(found) > 0).all()
-    assert (found == np.rint(found)).all()
-    ratio = (found[-1] / found[0]) ** (1 / 199)
-    assert (found[1:] <= found[:-1] * ratio + 1 + ratio).all(), "200 in equal ratios, each rounded by up to 1/2"
-    assert {2**power for power in range(24) if found[0] <= 2**power <= found[-1]} <= set(found)
-
-
 def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices(exact: Answer) -> None:
     throughput = Assumed(examples_per_second=2000.0, latency=0.05)
     points = plane(exact, throughput)
@@ -354,15 +269,6 @@ def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices
         assert point["seconds_high"] == pytest.approx(expected, rel=CLOSE)
     times = [kept[devices]["seconds"] for devices in sorted(kept)]
     assert times == sorted(times, reverse=True)
-
-
-def test_a_table_of_several_numbers_of_devices_gives_its_own_points(exact: Answer) -> None:
-    """As in the paper: more devices at larger batch sizes."""
-    rows = [(16, 8, 1.0), (64, 8, 1.5), (256, 16, 1.5), (1024, 32, 2.0), (4096, 64, 3.0)]
-    points = plane(exact, StepTimeTable(tuple(StepTime(batch_size=b, devices=n, seconds=s) for b, n, s in rows)))
-    assert [(point["batch_size"], point["devices"]) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
-    assert [point["on_frontier"] for point in points] == [False, True, True, False]
-    assert {point["assumption"] for point in points} == {""}
 
 
 def halves(spread: float | None) -> StepTimeTable:
@@ -400,10 +306,3 @@ def test_step_times_that_are_hardly_known_make_no_winner_certain(noisy: list[Ans
     )
     assert wide.device_hours.interval[1] == pytest.approx(wide.seconds.interval[1] / 3600)
     assert wide.probability_within_5_percent < 0.9 < exact.probability_within_5_percent
-
-
-def test_the_plane_holds_what_step_times_leave_open(noisy: list[Answer]) -> None:
-    exact, wide = (plane(noisy[0], halves(spread)) for spread in (None, 2.0))
-    for sure, open_ in zip(exact, wide, strict=True):
-        assert open_["seconds"] == sure["seconds"]
-        assert open_["seconds_low"] < sure["seconds_low"] < sure["seconds_high"] < open_["seconds_high"]

@@ -18,8 +18,7 @@ from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
-from extensions.recommending.step_times import ROUNDS, SLOW_ROUNDS, Report, examples_of, measure_throughput
-from sweeps.recipes import RECIPES
+from extensions.recommending.step_times import ROUNDS, SLOW_ROUNDS, examples_of, measure_throughput
 from tests.factories import quadratic, trial
 
 QUADRATIC = quadratic("adamw", {"dimension": 4}, target=1e-9, lr=1e-2, batch_size=8, seed=0, max_steps=10)
@@ -51,12 +50,6 @@ def test_every_optimizer_and_batch_size_is_timed() -> None:
         ("adamw", 4), ("adamw", 16), ("muon", 4), ("muon", 16)
     ]  # fmt: skip
     assert all(0 < timing.seconds < 1 for timing in found)
-
-
-def test_the_global_random_state_stays_as_it_was() -> None:
-    before = torch.get_rng_state()
-    measure_throughput([QUADRATIC], [4], seconds=0.01)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_seconds_are_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +121,6 @@ def test_a_batch_that_does_not_fit_is_unavailable_and_larger_ones_are_not_tried(
     assert set(tried) == {8, 16}
 
 
-def test_another_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(loop: TrainingLoop, number: int) -> float:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nmore")
-
-    monkeypatch.setattr(TrainingLoop, "train_step", step)
-    with pytest.raises(ConfigError, match=r"noisy_quadratic.*batch size 8.*mat1 and mat2") as refusal:
-        measure_throughput([QUADRATIC], [8])
-    assert "\n" not in str(refusal.value)
-
-
 @pytest.mark.parametrize(("sizes", "seconds"), [([], 1.0), ([0], 1.0), ([8], 0.0)])
 def test_values_out_of_their_domain_are_refused(sizes: list[int], seconds: float) -> None:
     with pytest.raises(ConfigError):
@@ -150,12 +133,6 @@ def test_a_folder_of_results_gives_a_trial_per_optimizer_that_reached_its_target
     assert batch_sizes == [4, 8]
 
 
-def test_a_recipe_gives_its_optimizers_and_batch_sizes() -> None:
-    (config,), batch_sizes = examples_of("quick")
-    assert (config.optimizer.name, config.workload.name) == ("adamw", "text")
-    assert batch_sizes == list(RECIPES.make("quick").axes.batch_sizes)
-
-
 def test_a_source_that_is_neither(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a folder of results nor a recipe"):
         examples_of("quik")
@@ -166,13 +143,6 @@ def test_a_source_that_is_neither(tmp_path: Path) -> None:
     store.write_manifest({"name": "empty", "recipe": "empty", "protocol": {"prune_factor": None}})
     with pytest.raises(ResultsError, match="no trial yet"):
         examples_of(str(tmp_path))
-
-
-def test_several_workloads_are_refused(results: Path) -> None:
-    other = dataclasses.replace(QUADRATIC, workload=Choice(name="noisy_quadratic", options={"dimension": 5}))
-    Store(results).save(trial(other, [(0, 1.0), (5, 0.5)], TrialStatus.REACHED))
-    with pytest.raises(ConfigError, match="several workloads"):
-        examples_of(str(results))
 
 
 @pytest.mark.usefixtures("children_here")
@@ -189,19 +159,3 @@ def test_the_command_writes_a_table_that_recommend_reads(
         (name, size) for name in ("adamw", "muon") for size in (2, 4, 8)
     }
     assert {row.devices for row in rows} == {1}
-
-
-def test_no_batch_that_fits_is_one_line(run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def apart(source: str, sizes: object, *, report: Report, **rest: object) -> list[StepTime]:
-        def step(loop: TrainingLoop, number: int) -> float:
-            raise torch.OutOfMemoryError
-
-        monkeypatch.setattr(TrainingLoop, "train_step", step)
-        return measure_throughput(*examples_of(source), report=report)
-
-    monkeypatch.setattr("extensions.recommending.step_times.measured_apart", apart)
-    code, _, err = run("throughput", results, "-o", tmp_path / "t.csv")
-    assert code == 2
-    assert "adamw, batch size 4: does not fit in memory" in err
-    assert err.splitlines()[-1].startswith("cbs: no batch size fits in memory")
-    assert not (tmp_path / "t.csv").exists()

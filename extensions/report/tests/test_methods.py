@@ -9,8 +9,7 @@ import pytest
 from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
-from analysis.present.sentences import judged, quote
-from analysis.read.importers import Settings, import_runs
+from analysis.present.sentences import judged
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
@@ -109,28 +108,6 @@ def test_what_was_not_done_everywhere_is_not_said(tmp_path: Path) -> None:
     assert "fewest steps over" not in text
 
 
-def test_a_search_that_ended_at_an_edge_is_not_said_to_have_gone_on(tmp_path: Path) -> None:
-    store = sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), seeds=2, growth=1.2)
-    store.write_manifest(MANIFEST)
-    (text,) = methods(tmp_path, config=FAST).paragraphs
-    assert "searched at every batch size (tried" in text
-    assert "worse one on either side" not in text
-
-
-def test_a_verdict_is_a_footnote(root: Path) -> None:
-    (text,) = methods(root, config=FAST, targets=[4.9]).paragraphs
-    assert re.search(r"\\footnote\{adamw: .*merit: ", text)
-
-
-def test_what_may_be_quoted_of_each_has_its_numbers(tmp_path: Path) -> None:
-    truths = {"adamw": Truth(), "merit": Truth(min_examples=20_000.0)}
-    sweep(tmp_path, truths, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), seeds=2, growth=1.2)
-    (text,) = methods(tmp_path, config=FAST).paragraphs
-    for answer in analyze(tmp_path, FAST).answers:
-        assert re.search(r"\d\]", quote(answer))
-        assert f"% {answer.group.optimizer}: {answer.verdict}. {quote(answer)}" in text
-
-
 def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
     store = sweep(tmp_path, {"mine:optimizer": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
     store.write_manifest({"name": "theirs"})
@@ -155,30 +132,6 @@ def test_what_only_the_program_of_a_sweep_knows_is_left_to_the_author(tmp_path: 
         assert words not in text
 
 
-def test_imported_runs_are_not_said_to_be_trained(tmp_path: Path) -> None:
-    rows = [
-        f"b{size}-lr{lr},{size},{lr},{step},{2 + 8 / (1 + step * size / (8 + size)) + 10 * abs(lr - 0.002)}"
-        for size in (4, 16, 64)
-        for lr in (0.001, 0.002, 0.004)
-        for step in range(60)
-    ]
-    (tmp_path / "runs.csv").write_text("\n".join(["run,batch_size,lr,step,loss", *rows]))
-    units = {"metric_unit": "nats", "example_unit": "tree", "constants": {"optimizer": "adamw"}}
-    asked = Settings(metric="loss", direction="below", target=3.0, **units)
-    import_runs([str(tmp_path / "runs.csv")], tmp_path / "mine", asked)
-    (text,) = methods(tmp_path / "mine", config=FAST).paragraphs
-    assert r"From imported runs with adamw~\cite" in text
-    assert "We trained" not in text
-
-
-def test_optimizers_that_differ_in_their_sizes_are_told_apart(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
-    store = sweep(tmp_path, {"merit": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), growth=1.2)
-    store.write_manifest(MANIFEST)
-    (text,) = methods(tmp_path, config=FAST).paragraphs
-    assert "Batch sizes were 4, 16 and 64 (adamw); 4, 16, 64 and 256 (merit) sequences" in text
-
-
 def test_every_definition_has_its_source_and_every_paper_is_that_of_its_optimizers() -> None:
     for name in DEFINITIONS:
         assert bibliography.of_definition(name), name
@@ -193,18 +146,6 @@ def test_every_definition_has_its_source_and_every_paper_is_that_of_its_optimize
             words = number[1] if number else re.search(r"year = \{(\d+)\}", bibliography.entries()[key])[1]
             assert words in OPTIMIZERS[name].paper, (name, key)
     assert bibliography.of_optimizer(Choice(name="no_such_optimizer")) == []
-
-
-def test_entries_are_bibtex() -> None:
-    known = bibliography.entries()
-    numbers = [number for text in known.values() for number in re.findall(r"eprint = \{([^}]*)\}", text)]
-    assert len(set(numbers)) == len(numbers) > 20
-    text = bibliography.bibtex(list(known))
-    assert text.count("{") == text.count("}")
-    assert text.count("@") == len(known)
-    assert "optimizers = " not in text
-    for entry in text.split("\n\n"):
-        assert re.fullmatch(r"@\w+\{\w+,\n(  \w+ = \{.*\},\n)+  \w+ = \{.*\}\n\}", entry), entry
 
 
 def test_the_command_prints_them_and_writes_no_page(root: Path, tmp_path: Path, run) -> None:

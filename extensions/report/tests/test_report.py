@@ -1,39 +1,22 @@
 """The report page: well-formed and complete, nothing loaded, hostile names are text, and it works in a browser."""
 
-import html
-import io
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.suggest import suggest
-from analysis.formatting import B_CRIT, number, with_interval
+from analysis.formatting import B_CRIT, number
 from analysis.present.answers import definitions, doublings, points, summary
-from analysis.present.figures import pictures
-from analysis.present.figures.of_answers import scoped
-from analysis.present.findings import Analysis
-from analysis.present.sentences import VERDICTS, if_hyperbola
-from analysis.present.style.scales import luminance
 from cbs.errors import ResultsError
-from extensions.report.page import Page, content, report, vector
+from extensions.report.page import Page, report
 from tests.factories import Truth, sweep
 
 NAMES = ("<script>alert(1)", "a\"b'& {{ 7*7 }} %s $x$", "_under")
 SWEEP = "<img src=x onerror=alert(2)>"
-MESSAGE = "RuntimeError: <b>no</b> memory for 17 <script>"
 COMMAND = "cbs report results -o 'a <b>.html'"
 VOID = {"meta", "link", "br", "wbr", "img", "input", "hr"}
 FAST = AnalysisConfig(resamples=100)
@@ -156,23 +139,6 @@ def test_hostile_names_are_text(document: Document) -> None:
     assert len(document.all("img")) == 0
 
 
-def test_messages_of_trials_are_text_and_counted_together(results: Path, tmp_path: Path) -> None:
-    from analysis.estimate.estimates import answers
-    from analysis.read.results import load
-    from extensions.report.page import render
-
-    loaded = load(results)
-    loaded.trials.loc[[0, 1], "message"] = [MESSAGE, MESSAGE.replace("17", "18")]
-    loaded.notes.append("<u>left out</u>")
-    text = render(loaded, answers(loaded, FAST, noise=False), FAST, [])
-    document = Document(text)
-    assert document.problems == []
-    assert ("code", MESSAGE) in document.texts
-    assert MESSAGE.replace("17", "18") not in document.text()
-    assert "2 trials, for example:" in document.text()
-    assert ("li", "<u>left out</u>") in document.texts
-
-
 def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
     levels = [int(tag[1]) for tag, _ in document.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
@@ -185,21 +151,6 @@ def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
     assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in drawings)
     assert {"lang": "en"} in document.all("html")
     assert document.all("title")
-
-
-def test_verdicts_come_first_and_no_landmark_is_there_twice(document: Document, page: Page) -> None:
-    assert [section["id"] for section in document.all("section")][:2] == ["verdicts", "summary"]
-    headings = [text for tag, text in document.texts if tag == "h3"]
-    for answer in page.answers:
-        value = with_interval(answer.critical_batch_size, answer.interval)
-        value = value.replace(" ", "\N{NO-BREAK SPACE}")  # a number stands on one line with its interval
-        assert f"{answer.group.optimizer}: {value} sequences" in headings
-    table = content.verdict_first(summary(page.answers))
-    keys = [column.key for column in table.columns]
-    assert keys.index("verdict") == keys.index("critical_batch_size") + 1
-    assert sorted(keys) == sorted(column.key for column in summary(page.answers).columns)
-    regions = [box["aria-label"] for box in document.all("div") if box.get("role") == "region"]
-    assert len(set(regions)) == len(regions)
 
 
 def test_everything_is_there(document: Document, page: Page) -> None:
@@ -234,16 +185,6 @@ def test_everything_is_there(document: Document, page: Page) -> None:
     assert page.size == page.path.stat().st_size
 
 
-def test_the_hyperbola_stands_beside_the_curve_that_was_fitted(document: Document, page: Page) -> None:
-    text = " ".join(document.text().split())
-    assert "a power law of ln B with a departure from it" in text
-    told = [found for answer in page.answers if (found := if_hyperbola(answer))]
-    assert told
-    for found in told:
-        assert f"W{found[1:]}." in text
-    assert text.count("E_min / S_min") == len(told)
-
-
 def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(document: Document, page: Page) -> None:
     cells = {text for tag, text in document.texts if tag in ("span", "td", "th", "wbr")}
     for table in (made(page.answers) for made in (summary, doublings, definitions, points)):
@@ -260,76 +201,6 @@ def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(doc
     (sheet,) = [text for tag, text in document.texts if tag == "style"]
     assert ".hint { display: none;" in sheet
     assert re.search(r"@media \(max-width: 44rem\) \{ \.hint \{ display: block; \}", sheet)
-
-
-def test_suggested_trials_are_there_with_their_command(document: Document, page: Page) -> None:
-    found = [suggestion for suggestion in map(suggest, page.answers) if suggestion is not None]
-    assert found
-    text = document.text()
-    for suggestion in found:
-        assert suggestion.command in text
-        assert all(reason in text for reason in suggestion.reasons)
-
-
-def test_the_data_behind_a_figure_is_its_whole_table(document: Document, page: Page) -> None:
-    links = [attributes for attributes in document.all("a") if attributes.get("download")]
-    drawn = [pictures(Analysis, members, suffix) for members, suffix, _ in scoped(page.answers)]
-    tables = {f"{picture.name}.csv": picture.table for found in drawn for picture in found}
-    assert {link["download"] for link in links} == set(tables)
-    for link in links:
-        start, _, data = link["href"].partition(",")
-        assert start == "data:text/csv;charset=utf-8"
-        table = tables[link["download"]]
-        assert unquote(data) == table.to_csv(index=False)
-        assert len(pd.read_csv(io.StringIO(unquote(data)))) == len(table)
-
-
-def test_svg_text_stays_text(document: Document) -> None:
-    drawn = {text for tag, text in document.texts if tag in ("text", "tspan")}
-    assert "batch size (sequences)" in drawn
-    assert NAMES[0] in drawn
-    assert "_under" in {text.split()[0] for text in drawn if text.split()}
-
-
-@pytest.mark.slow
-def test_a_figure_too_large_for_svg_is_a_png_with_a_description(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vector, "LARGEST", 100)
-    written = report(tiny, output=tmp_path / "png.html", config=FAST)
-    images = Document(written.path.read_text()).all("img")
-    assert len(images) == written.figures >= 4
-    for image in images:
-        assert image["src"].startswith("data:image/png;base64,iVBOR")
-        assert image["alt"]
-        assert int(image["width"]) > 0
-
-
-def test_every_verdict_is_explained() -> None:
-    assert set(VERDICTS) == set(Verdict)
-
-
-def test_nothing_reached(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16), lrs=(1e-3, 2e-3), growth=1.5, max_steps=20)
-    document = Document(report(tmp_path, config=FAST).path.read_text())
-    assert document.problems == []
-    assert "target not reached" in document.text()
-    assert "no command" in document.text()
-    assert (tmp_path / "analysis" / "report.html").exists()
-
-
-def test_several_targets_have_their_figures_and_points_apart(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vector, "_svg", lambda figure, prefix: "</svg>")
-    written = report(tiny, targets=[2.4, 2.8], output=tmp_path / "r.html", config=FAST)
-    document = Document(written.path.read_text())
-    assert document.problems == []
-    headings = [text for tag, text in document.texts if tag == "h3"]
-    for target in ("validation_loss < 2.4", "validation_loss < 2.8"):
-        assert headings.count(f"synthetic, synthetic, {target}") == 2
-    assert ("h1", "Critical batch size: synthetic") in document.texts
-    assert written.figures == len(document.all("figure"))
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(
@@ -350,18 +221,6 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
     assert file.read_text() == "old"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_of_the_page_have_contrast(scheme: str) -> None:
-    # WCAG 2.2, success criterion 1.4.3: 4.5 to 1 for text of ordinary size
-    sheet = (Path(content.__file__).parent / "page.css").read_text()
-    blocks = [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in re.findall(r":root \{([^}]*)\}", sheet)]
-    colours = blocks[0] if scheme == "light" else blocks[1]
-    pairs = [(text, ground) for text in ("text", "soft", "accent") for ground in ("ground", "panel")]
-    for text, ground in [*pairs, ("fine", "fine-ground"), ("doubt", "doubt-ground")]:
-        light, dark = sorted((luminance(colours[text]), luminance(colours[ground])), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
-
-
 def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes(
     tiny: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,109 +239,3 @@ def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")
     assert err.count("\n") == 1
-
-
-# In a browser
-
-
-def browser() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    return os.environ.get("CHROME") or next(filter(None, map(shutil.which, names)), None)
-
-
-@pytest.fixture
-def chromium(tmp_path: Path) -> Iterator[object]:
-    program = browser()
-    if program is None:
-        pytest.skip("no chromium or google-chrome on PATH, nor in the environment variable CHROME")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-        quiet = (
-            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--hide-scrollbars",
-        )  # fmt: skip
-        done = subprocess.run([program, *quiet, *arguments], capture_output=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-        console = [line for line in done.stderr.decode(errors="replace").splitlines() if ":CONSOLE" in line]
-        assert console == []
-        return done
-
-    return run
-
-
-MEASURE = """
-<script>
-const found = {};
-let left = document.querySelectorAll("iframe").length;
-for (const frame of document.querySelectorAll("iframe")) frame.onload = () => {
-  const page = frame.contentDocument, root = page.documentElement;
-  const box = element => { const b = element.getBoundingClientRect(); return [b.left, b.right, b.width, b.height]; };
-  found[frame.width] = {
-    scroll: root.scrollWidth,
-    inner: frame.contentWindow.innerWidth,
-    pictures: [...page.querySelectorAll("figure svg, figure img")].map(box),
-    boxes: [...page.querySelectorAll(".scroll, figure, pre, p, dl")].filter(e => e.offsetWidth).map(box),
-    text: [...page.querySelectorAll("figure svg text")].map(e => box(e)[3]),
-    unsaid: [...page.querySelectorAll(".scroll, .drawing")].filter(e => e.scrollWidth > e.clientWidth + 1)
-      .filter(e => !e.previousElementSibling?.matches(".hint") || !e.previousElementSibling.offsetHeight).map(
-        e => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby")),
-    loaded: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
-  };
-  if (--left == 0) document.querySelector("pre").textContent = JSON.stringify(found);
-};
-</script>
-"""
-
-
-def test_it_fits_narrow_and_wide_screens_and_loads_nothing(chromium, source: str, tmp_path: Path) -> None:
-    frames = "".join(
-        f'<iframe width="{width}" height="800" srcdoc="{html.escape(source)}"></iframe>' for width in (360, 1280)
-    )
-    wrapper = tmp_path / "wrapper.html"
-    wrapper.write_text(f"<!DOCTYPE html><pre></pre>{frames}{MEASURE}")
-    dom = chromium("--virtual-time-budget=20000", "--dump-dom", wrapper.as_uri()).stdout.decode()
-    found = json.loads(html.unescape(dom.partition("<pre>")[2].partition("</pre>")[0]))
-    assert set(found) == {"360", "1280"}
-    for width, seen in found.items():
-        assert seen["scroll"] <= seen["inner"] == int(width)
-        assert seen["loaded"] == []
-        assert seen["unsaid"] == []  # what is wider than the page says so above
-        assert len(seen["pictures"]) == 7
-        assert all(box[2] > 0 and box[3] > 0 for box in seen["pictures"])
-        # Half a pixel for rounding of the layout.
-        assert all(box[0] >= -0.5 and box[1] <= int(width) + 0.5 for box in seen["boxes"])
-        # Labels of 7 points on paper stay legible: 8 pixels is what browsers call small print.
-        assert np.median(seen["text"]) >= 8
-
-
-def test_it_prints(chromium, page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "page.pdf"
-    chromium("--no-pdf-header-footer", f"--print-to-pdf={file}", page.path.as_uri())
-    data = file.read_bytes()
-    assert data.startswith(b"%PDF")
-    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 20
-    assert b"/ToUnicode" in data
-    if shutil.which("pdftotext"):
-        text = subprocess.run(["pdftotext", "-layout", file, "-"], capture_output=True, text=True, check=True).stdout
-        for words in ("Critical batch size", "Verdicts", "Figure 1.", "batch size (sequences)", "cbs report results"):
-            assert words in text
-
-
-def test_it_is_seen(chromium, page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "page.png"
-    chromium("--window-size=1280,1600", f"--screenshot={file}", page.path.as_uri())
-    pixels = imread(file)[..., :3]
-    assert pixels.shape[:2] == (1600, 1280)
-    # Ink, and white margins on both sides.
-    assert 0.01 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
-    assert (pixels[:, :8] > 0.95).all()
-    assert (pixels[:, -8:] > 0.95).all()
-
-
-def test_runs_that_differ_in_their_start_alone_are_one() -> None:
-    manifest = {
-        "runs": [{"command": command, "started": start} for command, start in zip("aabab", "12345", strict=True)]
-    }
-    shown = [(run["command"], run["started"]) for run in content.sweep("s", "s", manifest)["commands"]]
-    assert shown == [("a", "1, and 2 more until 4"), ("b", "3, and 1 more until 5")]

@@ -1,10 +1,12 @@
 """Marks of the figures on the page say what they are: at their place, with the numbers of the table."""
 
+import os
 import re
+import shutil
+import time
 from html import unescape
+from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from analysis import analyze
@@ -12,7 +14,10 @@ from analysis.config import AnalysisConfig
 from analysis.formatting import ends, number
 from analysis.present.figures import Picture, pictures
 from analysis.present.findings import Analysis
+from cbs.trial.store import LOCK, STALE_SECONDS, Store
+from extensions.report.page import REFRESH, Page, follow, report, running
 from extensions.report.vector import drawn
+from sweeps.folder.lock import Lock
 from tests.factories import Truth, sweep
 
 TITLE = re.compile(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"><title>([^<]*)</title>')
@@ -45,26 +50,6 @@ def test_every_point_says_its_numbers_and_its_interval(found: dict[str, tuple[Pi
     assert "<b>" not in drawing.replace("&lt;b&gt;", "")
 
 
-def test_a_lower_bound_is_said_to_be_one(found: dict[str, tuple[Picture, str]]) -> None:
-    for name, bounds in (("steps", "censored"), ("learning_rate", "steps_lower_bound")):
-        picture, drawing = found[name]
-        table = picture.table
-        rows = table[table["kind"] == bounds] if name == "steps" else table[table[bounds].notna()]
-        assert len(rows)
-        assert sum("more than" in line for line in dict.fromkeys(said(drawing))) == len(
-            rows.drop_duplicates(["optimizer", "steps" if name == "steps" else "lr", "batch_size"])
-        )
-
-
-def test_circles_lie_on_the_marks(found: dict[str, tuple[Picture, str]]) -> None:
-    for name, (_, drawing) in found.items():
-        uses = np.array(re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', drawing), dtype=float)
-        circles = np.array([match[:2] for match in TITLE.findall(drawing)], dtype=float)
-        assert len(circles), name
-        distances = np.hypot(*(circles[:, None] - uses[None]).transpose(2, 0, 1)).min(axis=1)
-        assert distances.max() < 1.0, name
-
-
 def test_what_stands_elsewhere_than_at_its_number_says_nothing(found: dict[str, tuple[Picture, str]]) -> None:
     """An arrow at the edge of the axes is no number of the table."""
     picture, drawing = found["definitions"]
@@ -75,10 +60,60 @@ def test_what_stands_elsewhere_than_at_its_number_says_nothing(found: dict[str, 
         assert value[1] in numbers, line
 
 
-def test_a_figure_without_numbers_has_no_circles() -> None:
-    from analysis.present import style
-    from extensions.report.vector import values
+FAST = AnalysisConfig(resamples=100)
+META = f'<meta http-equiv="refresh" content="{REFRESH}">'
 
-    figure, (axes,) = style.grid(1)
-    axes.plot([1, 2], [1, 2], "o")
-    assert values(figure, pd.DataFrame({"optimizer": ["a"], "steps": [7.0]})) == ""
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
+    root = tmp_path / "results" / "one"
+    sweep(root, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
+    return root
+
+
+def test_a_sweep_runs_while_its_lock_is_touched(root: Path) -> None:
+    assert not running(root)
+    with Lock(Store(root), "cbs sweep"):
+        assert running(root)
+        assert running(root.parent), "one of a folder"
+        old = time.time() - STALE_SECONDS - 5
+        os.utime(root / LOCK, (old, old))
+        assert not running(root), "killed on another machine, perhaps"
+    assert not running(root)
+
+
+def test_the_page_is_written_again_until_the_sweep_has_ended(root: Path) -> None:
+    texts, told = [], []
+
+    def write(refresh: int | None) -> Page:
+        page = report(root, config=FAST, refresh=refresh)
+        texts.append(page.path.read_text())
+        return page
+
+    lock = Lock(Store(root), "cbs sweep").__enter__()
+    shutil.move(root / "trials", root / "hidden")  # nothing has ended yet
+    (root / "trials").mkdir()
+
+    def pause(seconds: float) -> None:
+        assert seconds == REFRESH
+        if not texts:
+            (root / "trials").rmdir()
+            shutil.move(root / "hidden", root / "trials")
+        elif len(texts) == 2:
+            lock.release()
+
+    page = follow(root, write, told.append, pause=pause)
+    assert [META in text for text in texts] == [True, True, False]
+    assert ["A sweep is running" in text for text in texts] == [True, True, False]
+    assert told[0].startswith("not yet: ")
+    assert f"open {page.path} in a browser" in told[1]
+    assert len(told) == 2
+    assert texts[-1] == report(root, config=FAST).path.read_text()
+
+
+def test_without_a_running_sweep_the_page_is_written_once(root: Path, run, tmp_path: Path) -> None:
+    code, out, err = run("report", root, "--live", "--resamples", 100, "-o", tmp_path / "a.html")
+    assert (code, out) == (0, f"report: {tmp_path / 'a.html'}\n")
+    assert "no sweep is running in" in err
+    assert not re.search("http-equiv=.refresh", (tmp_path / "a.html").read_text())

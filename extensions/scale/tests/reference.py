@@ -4,24 +4,6 @@ import numpy as np
 from scipy.optimize import minimize
 
 
-def restricted_likelihood(y: np.ndarray, design: np.ndarray, covariance: np.ndarray) -> float:
-    """``-ln`` of it, Patterson and Thompson (1971), without its constant, by explicit inverses and determinants."""
-    inverse = np.linalg.inv(covariance)
-    information = design.T @ inverse @ design
-    beta = np.linalg.inv(information) @ design.T @ inverse @ y
-    residual = y - design @ beta
-    return 0.5 * float(
-        np.log(np.linalg.det(covariance)) + np.log(np.linalg.det(information)) + residual @ inverse @ residual
-    )
-
-
-def scatter_by_search(y: np.ndarray, design: np.ndarray, errors: np.ndarray) -> float:
-    """Standard deviation of an independent scatter that maximises the restricted likelihood, on a fine grid."""
-    grid = np.linspace(0.0, 3.0, 3001)
-    costs = [restricted_likelihood(y, design, errors + sd**2 * np.eye(len(y))) for sd in grid]
-    return float(grid[int(np.argmin(costs))])
-
-
 def line_through_errors(
     x: np.ndarray, y: np.ndarray, dx: np.ndarray, dy: np.ndarray, scatter: float
 ) -> tuple[float, float]:

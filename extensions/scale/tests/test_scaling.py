@@ -3,12 +3,10 @@
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,17 +20,15 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.formatting import with_interval
-from analysis.present.figures import FIGURES, figures_of
+from analysis.present.figures import FIGURES
 from analysis.read.results import Results, load
-from cbs.errors import CbsError, ConfigError, ResultsError
+from cbs.errors import CbsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from extensions.scale.figures import Against
 from extensions.scale.scaling import Scaling, scale
-from tests.analysis.questions.test_logged_curves import imported, logged
 
 QUICK = AnalysisConfig(resamples=100)
 TARGETS = (3.0, 2.7, 2.4)
@@ -138,19 +134,6 @@ def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
         assert point.compute == pytest.approx(6 * point.parameters * point.data)
 
 
-def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
-    sizes = tuple(8 * 2**power for power in range(8))
-    for width in WIDTHS:
-        lrs = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
-        sweep(tmp_path / f"w{width}", width, noise=0.04, batch_sizes=sizes, lrs=lrs)
-    found = scale([tmp_path], targets=(2.4, 2.6, 2.9, 3.2), against=["loss", "data"], hold_data=[800_000])
-    page = (Path(__file__).resolve().parents[3] / "docs" / "scaling.md").read_text()
-    assert str(found).split() == re.findall(r"^```\n(B_crit.*?)^```", page, re.DOTALL | re.MULTILINE)[0].split()
-    equal = next(law for law in found.comparisons if "data=" in law.held).fit
-    assert equal is not None
-    assert f"`--wide` shows {with_interval(equal.exponent, equal.exponent_interval)}: three points" in page
-
-
 def test_kaplans_law_against_the_loss(found: Scaling) -> None:
     law = next(law for law in found.laws if law.axis == "loss" and law.optimizer == "adamw")
     kaplan = law.kaplan
@@ -158,22 +141,6 @@ def test_kaplans_law_against_the_loss(found: Scaling) -> None:
     assert kaplan["alpha_interval"][0] < ALPHA < kaplan["alpha_interval"][1]
     assert kaplan["B_star_interval"][0] < B_STAR < kaplan["B_star_interval"][1]
     assert law.also_varies == "width"
-
-
-def test_width_makes_no_difference_at_equal_loss(found: Scaling) -> None:
-    for optimizer in ("adamw", "muon"):
-        sets = [law for law in found.comparisons if (law.axis, law.optimizer) == ("width", optimizer)]
-        equal_loss = [law for law in sets if law.kind == "set" and "data=" not in law.held]
-        assert [law.held for law in equal_loss] == [f"validation_loss < {value:g}, layers=2" for value in TARGETS]
-        assert all(len(law.points) == 3 for law in equal_loss)
-        pooled = next(law for law in sets if law.kind == "pooled")
-        assert pooled.held == "3 sets"
-        assert pooled.fit is not None
-        assert pooled.fit.freedom == 1
-        each = [law.fit.exponent for law in equal_loss if law.fit]
-        assert min(each) < pooled.fit.exponent < max(each)
-        assert pooled.fit.exponent_interval[0] < 0 < pooled.fit.exponent_interval[1]
-        assert "one degree of freedom" in pooled.remark
 
 
 def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None:
@@ -187,18 +154,6 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
     law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
     assert law.fit is not None
     assert law.fit.exponent > 0
-
-
-def test_what_is_on_disk(found: Scaling, tmp_path: Path) -> None:
-    files = present.write(found, tmp_path, figures=None)
-    names = {path.name for path in files}
-    assert names == {"points.csv", "scaling.csv", "scaling.tex", "scaling.json"}
-    assert json.loads((tmp_path / "scaling.json").read_text()) == present.to_json(found, files=files)
-    json.dumps(found.to_json(), allow_nan=False)
-    table = pd.read_csv(tmp_path / "scaling.csv")
-    assert len(table) == len(found.laws) + len(found.comparisons)
-    assert list(pd.read_csv(tmp_path / "points.csv")["option_width"].unique()) == list(WIDTHS)
-    assert r"\toprule" in (tmp_path / "scaling.tex").read_text()
 
 
 def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
@@ -220,18 +175,6 @@ def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:
         assert law.fit is None
         assert law.remark.startswith("too few values for a law; over a factor 13.7 B_crit changes by a factor")
     assert not any("too few values" in note for note in found.notes), "it is said below the table"
-
-
-def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
-    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
-    named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
-    monkeypatch.setattr("extensions.scale.scaling.load", lambda *paths: SimpleNamespace(notes=()))
-    monkeypatch.setattr("extensions.scale.scaling.answers", lambda *arguments, **options: named)
-    for against in (None, ["parameters"]):
-        with pytest.raises(ResultsError, match="models that share a law need the same workload name"):
-            scale([tmp_path], QUICK, against=against)
 
 
 def test_data_at_a_reference_batch_size(three: Path, tmp_path: Path) -> None:
@@ -267,16 +210,6 @@ def test_data_that_only_follow_the_critical_batch_size_are_said_to(
     assert not [note for note in apart.notes if said in note]
 
 
-def test_different_runs_are_not_drawn_alike(found: Scaling) -> None:
-    """Two sizes drawn with one seed would rise and fall together; two targets of one size do."""
-    adamw = [point for point in found.points if point.optimizer == "adamw" and point.held_data is None]
-    rows = np.array([point.log_critical_draws for point in adamw])
-    correlation = np.corrcoef(rows)
-    same = np.equal.outer([point.run for point in adamw], [point.run for point in adamw])
-    assert np.abs(correlation[~same]).max() < 0.2  # standard error of 300 rows: 0.058
-    assert correlation[same & ~np.eye(len(same), dtype=bool)].mean() > 0.4
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -291,29 +224,6 @@ def test_what_cannot_be_done_is_refused_in_one_line(three: Path, tmp_path: Path,
     with pytest.raises(CbsError, match=message) as caught:
         scale([three / "w32"], QUICK, **arguments)
     assert "\n" not in str(caught.value)
-
-
-def test_nothing_that_varies_is_refused(three: Path, tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="nothing varies between those of one workload and optimizer; give"):
-        scale([three / "w32"], QUICK)
-
-
-def test_a_sweep_given_twice_is_refused(three: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="in two of the given folders"):
-        scale([three, three / "w32"], QUICK)
-
-
-def test_points_without_a_closed_interval_are_named(three: Path, tmp_path: Path) -> None:
-    sweep(tmp_path / "short", 32, parameters=60_000, batch_sizes=(4, 16))
-    found = scale([three, tmp_path / "short"], QUICK, against=["parameters"])
-    (note,) = (note for note in found.notes if note.startswith("left out short, synthetic, adamw at 2.4: "))
-    assert note.endswith(": there is no critical batch size (too few batch sizes)")
-    with pytest.raises(
-        ResultsError, match=r"closed interval: short at 2.4: there is no .*\(too few batch sizes\); see cbs"
-    ):
-        scale([tmp_path / "short"], QUICK)
-    assert found.then == (f"cbs analyze {tmp_path / 'short'} --target 2.4",)
-    assert all(point.sweep != "short" for point in found.points)
 
 
 def test_points_that_only_the_form_of_their_curve_gives_are_named(three: Path, tmp_path: Path) -> None:
@@ -336,20 +246,6 @@ def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:
         axes = FIGURES["scaling"].figure(table).axes[0]
         assert axes.get_xscale() == axes.get_yscale() == "log"
         assert "sequences" in axes.get_ylabel()
-
-
-def test_a_figure_names_no_exponent_where_the_table_names_none(found: Scaling, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = [set(FIGURES["scaling"].compute(Against(found, "data"))["label"].dropna())]
-    monkeypatch.setattr("extensions.scale.fits.SAYS_NOTHING", 0.0)
-    labels.append(set(FIGURES["scaling"].compute(Against(found, "data"))["label"].dropna()))
-    assert all("k = " in label for label in labels[0] if label)
-    assert {label for label in labels[1] if label} == {"nothing can be said"}
-
-
-def test_there_is_a_figure_per_axis(found: Scaling) -> None:
-    names = [picture.name for picture in figures_of(found)]
-    assert len(names) == len(set(names))
-    assert {"scaling-data", "scaling-width", "scaling-width-data_800000"} <= set(names)
 
 
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:
@@ -380,27 +276,3 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
     assert "All else equal" in said
     printed = CliRunner().invoke(app, [*arguments, *options, "--json"])
     assert json.loads(printed.stdout)["laws"][0]["axis"] == "data"
-
-
-def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
-    def critical(overhead: str) -> float:
-        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "100", "--figures", "none"]
-        arguments = ["scale", str(three), "--target", "2.4", "-o", str(tmp_path / "out"), "--json"]
-        found = CliRunner().invoke(cli.application(), [*arguments, *options])
-        return json.loads(found.stdout)["points"][0]["critical_batch_size"]
-
-    assert critical("1.0") > 2 * critical("0.2")
-
-
-def test_models_in_unlike_units_on_one_law_are_named(tmp_path: Path) -> None:
-    for place, (unit, parameters) in enumerate((("nats", 10**6), ("bits", 10**7), ("nats", 10**8))):
-        top = tmp_path / str(place)
-        top.mkdir()
-        table = logged(seed=place, seeds=2).assign(parameters=parameters)
-        imported(table, top, metric_unit=unit, tokens_per_example=64 if place else None)
-    alike = scale([tmp_path / "0", tmp_path / "2"], QUICK, against=["parameters"])
-    assert [note for note in alike.notes if note.startswith("imported")] == [
-        "imported: different tokens in an example (unknown, 64): a target and a batch size mean different things"
-    ]
-    notes = scale([tmp_path / "0", tmp_path / "1"], QUICK, against=["parameters"]).notes
-    assert any(note.startswith("imported: different units of the metric (nats, bits): a target and") for note in notes)

@@ -90,20 +90,6 @@ def test_a_kill_at_any_point_changes_nothing(kill_after: int, tmp_path: Path, mo
     assert sum(map(len, killed.kept.values())) == undisturbed["studies"][0]["trials"]
 
 
-def test_learning_rates_given_are_the_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweeps = Sweeps(monkeypatch)
-    asked = small(lrs=(1e-3, 2e-3, 4e-3, 8e-3, 16e-3))
-    (stage, *_), *_ = (study["stages"] for study in sweeps.telescope(asked, WIDTHS, tmp_path)["studies"])
-    assert stage["lrs"] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
-
-
-def test_a_plan_says_widths_learning_rates_and_trials(tmp_path: Path) -> None:
-    told = stages.planned(small(seeds=(0, 1)), (16, 32, 64, 128), tmp_path)
-    assert told["trials"] == 2 * 2 * 17
-    assert len(told["lrs"]["adamw"]) == 8
-    assert any(line.startswith("trials        68") for line in stages.planned_lines(told))
-
-
 @pytest.mark.parametrize(
     ("changes", "widths", "message"),
     [

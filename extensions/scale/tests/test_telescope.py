@@ -9,7 +9,7 @@ import pytest
 
 from cbs.errors import ConfigError, ResultsError
 from extensions.scale import telescoping
-from extensions.scale.telescoping import POINTS, Telescoped, WidthStage, around, first_grid, vertex
+from extensions.scale.telescoping import POINTS, Telescoped, first_grid, vertex
 
 WIDTHS = (16, 32, 64, 128)
 FIRST = first_grid((1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3))
@@ -95,39 +95,6 @@ def test_a_grid_grows_where_its_best_is_at_the_edge() -> None:
     assert low.optimum == pytest.approx(LIMIT / 100 * math.exp(-5 / 16), rel=1e-3)
 
 
-def test_an_edge_that_is_never_left_is_said() -> None:
-    found = telescope(WIDTHS, FIRST, 2, lambda width, lrs: np.array([[1 / lr, 1 / lr] for lr in lrs]))
-    assert [stage.at_grid_edge for stage in found.stages] == [True, True, True, False]
-    assert [len(stage.lrs) for stage in found.stages[:3]] == [points + 6 for points in POINTS[:3]]
-    assert all(stage.optimum == stage.best_lr == stage.lrs[-1] for stage in found.stages)
-
-
-def test_neighbours_that_missed_the_target_leave_the_winner_as_it_is() -> None:
-    def solve(width: int, lrs: tuple[float, ...]) -> np.ndarray:
-        best = min(range(len(lrs)), key=lambda row: abs(math.log(lrs[row] / LIMIT)))
-        return np.array([[100.0, 90.0] if row == best else [np.nan, 200.0] for row in range(len(lrs))])
-
-    stage = telescope(WIDTHS, FIRST, 2, solve).stages[0]
-    assert stage.optimum == stage.best_lr == 8e-3
-    assert stage.steps[stage.lrs.index(8e-3)] == pytest.approx(math.sqrt(9000))
-    assert math.isnan(stage.steps[0])
-
-
-def test_full_grids_have_the_finest_mesh_over_the_first_range() -> None:
-    def stage(width: int, *lrs: float) -> WidthStage:
-        return WidthStage(width=width, lrs=lrs, steps=(), best_lr=lrs[0], optimum=lrs[0], at_grid_edge=False)
-
-    found = Telescoped(stages=(stage(16, 1.0, 2.0, 4.0, 8.0), stage(32, 2.0, 2 * 2**0.5), stage(64, 2.5)), seeds=3)
-    assert found.trials == 3 * 7
-    assert found.full_grid_trials == 3 * 3 * 7
-
-
-def test_more_widths_than_grids_have_one_learning_rate_each() -> None:
-    found = telescope((16, 32, 64, 128, 160), FIRST, 1, law())
-    assert [len(stage.lrs) for stage in found.stages] == [8, 5, 3, 1, 1]
-    assert found.stages[4].best_lr == found.stages[3].best_lr
-
-
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -150,11 +117,6 @@ def test_the_vertex_is_that_of_the_parabola_through_any_three_points() -> None:
     assert vertex(lrs, (math.inf, 1.0, 2.0)) == 2.0
 
 
-def test_one_point_is_the_centre() -> None:
-    assert around(0.00712, 0.5, 1) == (0.00712,)
-    assert around(1.0, math.log(4), 3) == (0.25, 1.0, 4.0)
-
-
 @pytest.mark.parametrize("widths", [(16,), (32, 16), (16, 16), (0, 16)])
 def test_widths_must_increase(widths: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="at least two widths that increase"):
@@ -166,8 +128,3 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         telescope(WIDTHS, FIRST[:2], 1, law())
     with pytest.raises(ResultsError, match="no trial at width 32 reached the target"):
         telescope(WIDTHS, FIRST, 1, lambda width, lrs: law()(width, lrs) * (np.nan if width == 32 else 1.0))
-
-
-def test_a_target_that_is_met_before_the_first_step_is_refused() -> None:
-    with pytest.raises(ResultsError, match="reached before the first step at width 32; choose a harder"):
-        telescope(WIDTHS, FIRST, 1, lambda width, lrs: law()(width, lrs) * (width != 32))

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.estimate.draws import BEYOND, Draws, draw
 from analysis.estimate.prior import STEP, StepsCurve, StepsPrior
-from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare, fewest_examples, fewest_steps, product
+from extensions.schedules.judge.gains import ScheduledRun, ScheduleGain, compare, fewest_examples, fewest_steps
 from tests.analysis.estimate.known import known, noisy
 from tests.factories import Truth
 
@@ -55,24 +55,6 @@ def test_the_best_constant_batch_is_that_of_a_search_over_all(exponent: float) -
         assert steps[every >= size[0]].max() == pytest.approx(limit, rel=3e-3) or exponent > 1
 
 
-def test_beyond_where_the_curve_is_drawn_nothing_is_known_and_what_nobody_takes_is_infinite() -> None:
-    on_grid = curve(0.8).log_steps(np.exp(GRID))
-    for found in (
-        fewest_steps(GRID, on_grid, np.array([1.0, 1e9])),
-        fewest_examples(GRID, on_grid, np.array([1.0, 1e9])),
-    ):
-        assert np.isposinf(found[0][0])
-        assert np.isnan(found[0][1])
-        assert np.isnan(found[1]).all()
-
-
-def test_a_run_below_an_asymptote_has_a_negative_product() -> None:
-    # two negative factors have a positive product, and are no worse than one
-    fewer = product(curve(1.0), np.array([100.0]), np.array([42.0 * 90.0]))
-    assert fewer[0] < 0
-    assert product(curve(1.0), np.array([350.0]), np.array([2 * 42.0 * 175.0]))[0] == pytest.approx(1.0)
-
-
 def run(gamma: float, steps: float, truth: Truth = TRUTH) -> ScheduledRun:
     """A run with so many steps, and the examples that make its gamma."""
     examples = truth.min_examples * (1 + gamma / (steps / truth.min_steps - 1))
@@ -99,13 +81,6 @@ def test_gamma_and_savings_of_a_known_run(gamma: float, steps: float) -> None:
     assert (found.beats > 0.9) if gamma < 1 else (found.beats < 0.1 or gamma == 1)
 
 
-def test_below_every_constant_batch_size_there_is_nothing_to_save_against() -> None:
-    examples, steps = 0.5 * TRUTH.min_examples, 0.5 * TRUTH.min_steps
-    found = compared([ScheduledRun(steps=steps, examples=examples, batch_size=40.0)] * 3)
-    assert (found.equal_examples, found.equal_steps) == (None, None)
-    assert (found.steps_saved.value, found.examples_saved.value, found.seconds_saved.value) == (None, None, None)
-
-
 def test_noise_of_either_side_widens_the_interval() -> None:
     def width(runs: list[ScheduledRun], draws: Draws = CURVE) -> float:
         low, high = compare(draws, runs, 0.95, hyperbola=draws.law).gamma.interval
@@ -120,13 +95,6 @@ def test_noise_of_either_side_widens_the_interval() -> None:
     assert math.log(along[1] / along[0]) > 0.6  # those of three seeds that differ by a third
     beside = [run(gamma, 300.0) for gamma in (0.4, 0.8, 1.6)]
     assert width(beside, drawn(hyperbola=True)) > 1.5 * plain
-
-
-def test_a_slow_seed_sees_more_examples_by_the_batch_size_in_force_at_the_target() -> None:
-    one = run(0.8, 300.0)  # its last batch is 1.5 times the mean one
-    found = compared([one] * 3)
-    steps, examples = (np.log(np.array(each.interval, dtype=float)) for each in (found.steps, found.examples))
-    assert examples[1] - examples[0] == pytest.approx(1.5 * (steps[1] - steps[0]), rel=1e-6)
 
 
 def test_without_a_hyperbola_there_is_no_gamma_and_savings_remain() -> None:
@@ -181,15 +149,6 @@ def test_what_step_times_leave_open_is_in_the_hours_that_are_saved() -> None:
     assert noisy.steps_saved == exact.steps_saved
 
 
-def test_without_step_times_and_beyond_them_no_time_is_saved() -> None:
-    one = run(0.5, 300.0)
-    assert compared([one] * 3).seconds.value is None
-    timed = ScheduledRun(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=10.0)
-    nowhere = compared([timed] * 3, step_times=lambda sizes: np.where(sizes < 1e3, np.nan, 1.0))
-    assert nowhere.seconds_saved.value is None
-    assert nowhere.seconds_saved.interval == (None, None)
-
-
 def coverage(trials: int) -> tuple[float, float]:
     """Share of sweeps whose interval of gamma holds the truth 1, and of those that say a schedule beats them all."""
     rng, held, won = np.random.default_rng(1), 0, 0
@@ -209,12 +168,6 @@ def coverage(trials: int) -> tuple[float, float]:
         held += low is not None and high is not None and low <= 1.0 <= high
         won += found.steps_saved.interval[0] is not None and found.steps_saved.interval[0] > 0
     return held / trials, won / trials
-
-
-def test_a_schedule_that_is_as_good_as_a_constant_batch_is_rarely_called_better() -> None:
-    held, won = coverage(12)
-    assert held >= 0.75
-    assert won <= 0.2
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
@@ -21,14 +20,11 @@ from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.registry.values import parse_table
-from cbs.training.run import run_trial
-from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.config import EvaluationPlan
 from cbs.trial.record import TrialStatus
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
-from cbs.trial.target import Target
-from extensions.schedules.judge.judged import Schedules, ScheduleStanding, course_of, schedules
-from extensions.schedules.plan.stages import stages
+from extensions.schedules.judge.judged import Schedules, ScheduleStanding, schedules
 from extensions.schedules.tables import verdicts
 from tests.factories import Truth, curve, sweep, trial
 
@@ -123,19 +119,6 @@ def test_no_reader_counts_scheduled_trials_as_points_of_a_curve(folder: Path) ->
     assert "cbs schedule judge" in note
 
 
-def test_trials_under_a_schedule_alone_are_no_curve(folder: Path) -> None:
-    store = Store(folder)
-    with_schedule(store, 500.0)
-    for trial_id in store.trial_ids():
-        if "stages" not in trial_id:
-            for path in (store.trials / trial_id).iterdir():
-                path.unlink()
-            (store.trials / trial_id).rmdir()
-    for question in (load, lambda path: analyze(path, CONFIG), lambda path: schedules(path, CONFIG)):
-        with pytest.raises(ResultsError, match="every trial has a batch schedule"):
-            question(folder)
-
-
 def test_results_without_a_schedule_are_refused(folder: Path) -> None:
     with pytest.raises(ResultsError, match=r"no trial .* has a batch schedule"):
         judged(folder)
@@ -162,54 +145,12 @@ def test_what_speaks_against_a_verdict_forbids_it(folder: Path) -> None:
     assert {found[name].verdict for name in ("0.1", "0.2", "0.3", "0.4", "0.6")} == {ScheduleStanding.UNKNOWN}
 
 
-def test_a_schedule_that_had_not_begun_when_the_target_was_reached_says_nothing(folder: Path) -> None:
-    with_schedule(Store(folder), 230.0)
-    (entry,) = judged(folder).entries
-    assert entry.verdict is ScheduleStanding.UNKNOWN
-    assert any("before the batch size changed" in note for note in entry.notes)
-
-
 def test_a_curve_that_cannot_be_believed_judges_nothing(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": TRUTH}, seeds=3, batch_sizes=(128, 256, 512), lrs=tuple(5e-4 * 2.0**p for p in range(6)))
     with_schedule(Store(tmp_path), steps_with(0.3))
     (entry,) = judged(tmp_path).entries
     assert entry.verdict is ScheduleStanding.UNKNOWN
     assert any("constant batch sizes" in note for note in entry.notes)
-
-
-def test_off_the_hyperbola_there_is_no_gamma(tmp_path: Path) -> None:
-    truth = Truth(noise=0.01, exponent=0.6)
-    sweep(tmp_path, {"adamw": truth}, seeds=3, lrs=tuple(5e-4 * 2.0 ** (power / 2) for power in range(11)))
-    with_schedule(Store(tmp_path), 450.0, noise=0.01)
-    (entry,) = judged(tmp_path).entries
-    assert entry.comparison.gamma.value is None
-    assert entry.comparison.steps_saved.value is not None
-    assert any("not a hyperbola" in note for note in entry.notes)
-
-
-def test_a_schedule_of_other_settings_has_no_reference(folder: Path) -> None:
-    store = Store(folder)
-    with_schedule(store, 500.0)
-    for trial_id in [name for name in store.trial_ids() if "stages" in name]:
-        result = store.load(trial_id)
-        for path in (store.trials / trial_id).iterdir():
-            path.unlink()
-        (store.trials / trial_id).rmdir()
-        store.save(result.replace(config=dataclasses.replace(result.config, clip_norm=1.0)))
-    found = judged(folder)
-    assert found.entries == ()
-    assert any("have no constant batch sizes with otherwise equal settings" in note for note in found.notes)
-
-
-def test_an_easier_target_is_read_from_the_same_runs(folder: Path) -> None:
-    with_schedule(Store(folder), steps_with(1.0))
-    found = schedules(folder, CONFIG, targets=[2.4, 2.6])
-    hard, easy = found.entries
-    assert (easy.comparison.steps.value or 0) < (hard.comparison.steps.value or 0)
-    # one run of the schedule is drawn, that of the harder one: no line goes back
-    courses = next(picture.table for picture in figures_of(found) if picture.name == "schedule_courses")
-    assert set(courses["target_value"]) == {2.4}
-    assert all((np.diff(rows["x"]) >= 0).all() for _, rows in courses.groupby("panel"))
 
 
 def test_table_json_and_figures_agree(folder: Path) -> None:
@@ -276,62 +217,3 @@ def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> N
     assert any("no step time" in note for note in entry.notes)
     assert entry.verdict is ScheduleStanding.BETTER
     assert "hours" not in verdicts(judged(folder).entries).frame().columns
-
-
-def timed(folder: Path, hosts: tuple[str, ...] = ("one",)) -> None:
-    """Every trial took 3 s and an eighth of a second an example in a step, and some further one."""
-    for place, result in enumerate(Store(folder).results()):
-        steps = result.evaluations[-1].step
-        seconds = steps * (3.0 + result.config.batch_size / 8.0) * (1.0, 1.0, 50.0)[place % 3]
-        told = {"training_seconds": seconds, "seconds": 9 * seconds, "device": "cpu", "threads": 1}
-        path = Store(folder).trials / result.config.trial_id / "timing.json"
-        path.write_text(json.dumps(told | {"host": hosts[place % len(hosts)]}))
-
-
-def test_hours_come_from_the_trials_where_nothing_else_says_them(folder: Path) -> None:
-    with_schedule(Store(folder), steps_with(0.3))
-    said = "hours are unknown: no trial recorded how long its steps took; give --throughput"
-    assert judged(folder).timing == (said,)
-    timed(folder)
-    found = judged(folder)
-    assert "hours on 1 device: step times measured, from the trials themselves (on cpu;" in found.timing[0]
-    (told,) = to_json(found)["schedules"]
-    (same,) = to_json(schedules(folder, CONFIG, throughput=Assumed(examples_per_second=8.0, latency=3.0)))["schedules"]
-    # between measured batch sizes the log of the seconds is taken to be linear; 8 and 32 were measured
-    assert told["hours"] == pytest.approx(same["hours"], rel=1e-6)
-    # a constant batch size of as many examples lies between 4 and 512
-    assert told["hours_saved"] == pytest.approx(same["hours_saved"], rel=0.05)
-    timed(folder, ("one", "two"))
-    assert "2 machines that differ" in judged(folder).timing[0]
-
-
-def test_learning_rates_between_evaluations_are_those_of_the_schedules() -> None:
-    """A trial evaluated at every step tells what one evaluated at few of them trained with."""
-    config = TrialConfig(
-        workload=Choice(name="noisy_quadratic", options={"dimension": 5}), optimizer=Choice(name="sgd"), lr=0.05,
-        batch_size=6, seed=5, target=Target(metric="validation_loss", value=1e-9), max_steps=150, probe=None,
-        schedule=Schedule(name="cosine", warmup_examples=60, decay_examples=900),
-        batch_schedule=parse_choice("stages(table='0:6 100:16 301:40', lr_exponent=0.5)"),
-        evaluation=EvaluationPlan(growth=1.2, far_growth=1.2),
-    )  # fmt: skip
-    every = run_trial(dataclasses.replace(config, evaluation=EvaluationPlan(growth=1.0001, far_growth=1.0001)))
-    sparse = run_trial(config)
-    trial = pd.Series({
-        "steps": [row.step for row in sparse.evaluations], "values": [row.value for row in sparse.evaluations],
-        "lrs": [row.lr for row in sparse.evaluations],
-    }, name=3)  # fmt: skip
-    course = course_of(trial, {3: sparse.steps})
-    true = np.array([row.lr for row in every.evaluations[1:]])
-    assert len(sparse.evaluations) < len(true) / 2
-    np.testing.assert_allclose(course["lr"].sum(), true.sum(), rtol=0.01)
-    at = [row.step - 1 for row in sparse.evaluations[1:]]
-    np.testing.assert_allclose(course["lr"].to_numpy()[at], true[at], rtol=1e-12)
-
-
-def test_stages_of_a_table_by_hand() -> None:
-    found = stages("0:8 100:16", "200")
-    assert [(stage.start, stage.batch_size, stage.steps) for stage in found.stages] == [(0, 8, 13), (100, 16, 6)]
-    assert found.steps == 19
-    assert found.constant == {8: pytest.approx(1 - 19 / 25), 16: pytest.approx(1 - 19 / 12.5)}
-    olmo = stages("0:1024 168B:2048 503B:4096", "608B", tokens_per_example=4096)
-    assert olmo.constant[1024] == pytest.approx(0.405, abs=0.0005)

@@ -119,18 +119,6 @@ def test_where_the_best_rate_is_an_edge_of_the_grid_one_end_is_open(tmp_path: Pa
     assert [end is None for end in entry.metric.interval] == [not better, better]
 
 
-def test_where_that_of_the_constant_one_is_an_edge_the_other_end_is_open(world: Store) -> None:
-    add(world, bowl(3.0))
-    lrs = sorted({result.config.lr for result in world.results() if result.config.batch_size == 64})
-    for result in list(world.results(with_steps=True)):
-        if result.config.batch_size == 64:
-            last = dataclasses.replace(result.evaluations[-1], value=2.0 + 0.1 * lrs.index(result.config.lr))
-            world.save(dataclasses.replace(result, evaluations=[*result.evaluations[:-1], last]))
-    near = less(judged(world.root), 64)
-    assert near.interval[0] is not None
-    assert near.interval[1] is None
-
-
 def test_a_single_learning_rate_beside_tuned_ones_is_an_edge(world: Store) -> None:
     add(world, bowl(3.0))
     scheduled = [result for result in world.results() if result.config.batch_schedule is not None]
@@ -141,43 +129,6 @@ def test_a_single_learning_rate_beside_tuned_ones_is_an_edge(world: Store) -> No
     entry = judged(world.root)
     assert entry.at_grid_edge
     assert None in entry.metric.interval
-
-
-def test_another_metric_that_was_recorded_is_read(world: Store) -> None:
-    add(world, bowl(3.0))
-    for result in list(world.results(with_steps=True)):
-        value = 0.5 + 0.1 * (result.config.batch_schedule is None) + 1e-4 * result.config.seed
-        rows = [dataclasses.replace(row, others={"speed": value}) for row in result.evaluations]
-        world.save(dataclasses.replace(result, evaluations=rows, directions={"speed": "above"}))
-    (entry,) = (
-        each for each in schedule_losses(world.root, CONFIG, metric="speed").entries if each.schedule == "stages"
-    )
-    near = less(entry, 16)
-    assert near.value == pytest.approx(-0.1, abs=0.01)
-    with pytest.raises(ResultsError, match="has no metric 'mass'; it has validation_loss, train_loss, speed"):
-        schedule_losses(world.root, CONFIG, metric="mass")
-
-
-def test_runs_that_diverged_do_not_win(world: Store) -> None:
-    add(world, lambda lr: 0.1, ends="DIVERGED")
-    found = schedule_losses(world.root, CONFIG)
-    assert [each.schedule for each in found.entries] == ["constant", "constant"]
-    assert any("no run saw all of its examples" in note for note in found.notes)
-
-
-def test_without_a_run_that_ended_there_is_no_answer(tmp_path: Path) -> None:
-    write(tmp_path / "s", {"adamw": World(fails_above=0.0)}, sizes=SIZES, budget=BUDGET)
-    add(Store(tmp_path / "s"), bowl(3.0), ends="DIVERGED")
-    with pytest.raises(ResultsError, match=r"nothing to compare at .*: .*no run saw all of its examples"):
-        schedule_losses(tmp_path / "s", CONFIG)
-
-
-def test_one_seed_tells_nothing_of_the_noise(tmp_path: Path) -> None:
-    write(tmp_path / "s", {"adamw": World()}, sizes=SIZES, budget=BUDGET, seeds=1)
-    add(Store(tmp_path / "s"), bowl(3.0), seeds=1)
-    entry = judged(tmp_path / "s")
-    assert less(entry, 16).interval == (None, None)
-    assert any("one seed" in note for note in schedule_losses(tmp_path / "s", CONFIG).notes)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> None:
@@ -192,13 +143,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> Non
     add(Store(tmp_path / "t"), bowl(3.0))
     with pytest.raises(ResultsError, match="trials end at a target; run the sweep with --budget"):
         schedule_losses(tmp_path / "t", CONFIG)
-
-
-def test_a_batch_that_does_not_fit_is_told(world: Store) -> None:
-    add(world, bowl(3.0), examples=BUDGET - 128)
-    assert judged(world.root).examples == BUDGET - 128
-    (note,) = (note for note in schedule_losses(world.root, CONFIG).notes if "fill a batch" in note)
-    assert note.startswith("adamw, stages from batch size 16: 3.1 % of the examples")
 
 
 def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[..., tuple[int, str, str]]) -> None:

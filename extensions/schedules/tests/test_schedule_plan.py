@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
@@ -21,28 +20,20 @@ from analysis.read.throughput import Assumed, StepTimeTable
 from benchmarks.calibration.cases import CASES
 from benchmarks.schedule_plans import compared
 from benchmarks.schedule_plans import sweep as simulated_sweep
-from cbs.errors import CbsError, ConfigError, DataError, ResultsError
+from cbs.errors import ConfigError, ResultsError
 from cbs.trial.step_times import StepTime
-from extensions.schedules.plan.of_trace import of_curve, of_trace
-from extensions.schedules.plan.outcome import LearningRateRule, beyond
-from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, doubled, lower_ends, steps_of
-from extensions.schedules.plan.planning import of_sweep, plan_schedule, sources
+from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, lower_ends, steps_of
+from extensions.schedules.plan.planning import of_sweep, plan_schedule
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
-from extensions.schedules.plan.stages import _text, stages
+from extensions.schedules.plan.stages import stages
 from extensions.schedules.tests.growing import TARGET, Growing, growing_sweep
+from extensions.schedules.tests.test_plan_sources import CONFIG, inside
 from extensions.schedules.trainers import exported
-from tests.branched_runs import write
 from tests.factories import Truth, sweep
 
-CONFIG = AnalysisConfig(resamples=100)
 TRUTH = Growing(power=1.0, noise=0.03)
 SIZES = (4, 12, 32, 90, 256)
 LRS = tuple(1e-3 * 2.0**power for power in range(6))
-
-
-def inside(quantity: Quantity, value: float) -> bool:
-    low, high = quantity.interval
-    return low is not None and high is not None and low <= value <= high
 
 
 def phase(progress: float, scale: float, interval: tuple[float, float] | None = None) -> PhaseEstimate:
@@ -128,16 +119,6 @@ def test_a_plan_of_any_rule_has_the_intrinsic_time_of_the_last_batch_size(folder
     assert named(plan, "plan, measured law").lrs == pytest.approx(best * of_law / of_law[-1])
 
 
-def test_the_constant_batch_size_beside_a_plan_is_that_of_the_whole_run(folder: Path) -> None:
-    plan, source = planned(folder), source_of(folder)
-    constant = plan.outcomes[-1]
-    (size,) = constant.batch_sizes
-    assert source.whole is not None
-    assert constant.steps.value == pytest.approx(math.exp(source.whole.log_steps(np.array([size]))[0, 0]))
-    fewest, cheapest = TRUTH.asymptotes
-    assert inside(constant.steps, fewest + cheapest / size)
-
-
 def test_where_the_learning_rate_falls_nothing_is_promised(folder: Path) -> None:
     falling = dataclasses.replace(source_of(folder), decays=True)
     (plan,) = plan_schedule([falling], PlanRequest(), CONFIG).plans
@@ -155,68 +136,6 @@ def test_nothing_is_promised_where_the_rate_of_the_last_batch_size_is_not_known(
     (plan,) = plan_schedule([short], PlanRequest(), CONFIG).plans
     assert all(outcome.examples_saved == outcome.steps == UNKNOWN for outcome in plan.outcomes[:-1])
     assert f"that of its last batch size, {last}, lies outside the optima that were found" in plan.verdict
-
-
-def test_an_optimum_at_the_edge_of_the_grid_is_no_rate_of_a_plan(tmp_path: Path) -> None:
-    # the best rates rise with the batch size, up to the highest that was tried
-    edge = growing_sweep(tmp_path, TRUTH, batch_sizes=SIZES, lrs=LRS[:4])
-    (source,) = of_sweep(edge, CONFIG, None, None)
-    assert SIZES[-1] not in dict(source.best_lrs)
-    assert source.best_lr(SIZES[-1]) == UNKNOWN
-    assert source.best_lr(SIZES[1]).value == pytest.approx(1e-3 * SIZES[1] ** 0.4, rel=0.2)
-
-
-def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = {}
-    for lost in (0.0, 1.0):
-        monkeypatch.setattr("extensions.schedules.plan.outcome.LOST", lost)
-        (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
-        outcomes[lost] = plan.outcomes
-    for none, some in zip(outcomes[0.0][:-1], outcomes[1.0][:-1], strict=True):
-        (low, high), (lower, higher) = none.steps.interval, some.steps.interval
-        if none.recommended:  # eta/B stays as it is: nothing is forgotten, and nothing has to be
-            assert some.steps.value == pytest.approx(none.steps.value)
-        else:
-            assert (some.steps.value or 0.0) > (none.steps.value or 0.0)
-            assert higher - high > 1.5 * (lower - low)  # type: ignore[operator]
-    monkeypatch.setattr("extensions.schedules.plan.outcome.OFF", 0.0)
-    (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
-    (sure,) = (outcome.steps.interval for outcome in plan.outcomes if outcome.recommended)
-    (usual,) = (outcome.steps.interval for outcome in outcomes[1.0] if outcome.recommended)
-    assert usual[0] < 0.99 * sure[0]  # type: ignore[operator]
-    assert usual[1] > 1.005 * sure[1]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("factor", [1.0, 20.0])
-def test_beside_its_curve_a_plan_is_off_by_little_and_by_one_step_at_most(folder: Path, factor: float) -> None:
-    """A curve without doubt, and a rate that goes with the batch, which loses nothing."""
-    source = source_of(folder)
-    fewest, cheapest = (asymptote / factor for asymptote in TRUTH.asymptotes)
-    exact = dataclasses.replace(
-        source,
-        whole=phase(fewest, cheapest / fewest, (cheapest / fewest,) * 4000),  # type: ignore[arg-type]
-        phases=tuple(shorter(each, factor) for each in source.phases),
-    )
-    (plan,) = plan_schedule([exact], PlanRequest(lr_exponent=1.0), CONFIG).plans
-    (steps,) = (outcome.steps for outcome in plan.outcomes if outcome.recommended)
-    assert steps.value is not None
-    low, high = steps.interval
-    assert low is not None
-    assert high is not None
-    deviation = math.hypot(0.025, 1 / math.sqrt(3) / steps.value)
-    assert math.log(high / low) / 2 == pytest.approx(1.96 * deviation, rel=0.1)
-
-
-def test_a_rate_above_all_that_were_tried_is_told(folder: Path) -> None:
-    source = source_of(folder)
-    low = dataclasses.replace(source, highest_lrs=tuple((size, 1e-4) for size, _ in source.highest_lrs))
-    (plan,) = plan_schedule([low], PlanRequest(), CONFIG).plans
-    assert any("watch the first steps" in note for note in plan.notes)
-    assert not any("watch the first steps" in note for note in planned(folder).notes)
-    rule = LearningRateRule(name="flat", exponent=0.0, factors=(Quantity(1.0), Quantity(2.0)), base=Quantity(0.1))
-    for highest, told in ((0.19, True), (0.21, False)):
-        source = dataclasses.replace(source, highest_lrs=((64, 1.0), (256, highest)))
-        assert bool(beyond(source, rule, [32, 300])) is told
 
 
 def test_a_last_stage_that_comes_too_late_is_no_promise(folder: Path) -> None:
@@ -247,14 +166,6 @@ def test_the_best_size_is_the_root_of_price_times_scale_and_its_lower_end_decide
     assert lower_ends(best[:1], 0.95).tolist() == [20.0, 100.0]
     # a plan never shrinks a batch
     assert lower_ends(best[:, ::-1], 0.95).tolist() == [50.0, 50.0]
-
-
-def test_doubling_looks_at_the_lower_end() -> None:
-    phases = [phase(1.0, 40.0, (16.0, 60.0)), phase(1.0, 40.0, (17.0, 60.0)), phase(1.0, 900.0, (500.0, 990.0))]
-    assert doubled(phases, 8.0, 1e9).tolist() == [8.0, 16.0, 256.0]
-    assert doubled(phases, 8.0, 100.0).tolist() == [8.0, 16.0, 64.0]
-    unknown = dataclasses.replace(phases[2], critical=Quantity(900.0, (None, 990.0)))
-    assert doubled([unknown], 8.0, 1e9).tolist() == [8.0]
 
 
 def test_a_table_is_walked_as_step_by_step() -> None:
@@ -330,23 +241,6 @@ def test_hours_are_those_of_the_steps_and_decide_where_they_are_known(folder: Pa
     assert noisy.interval[0] < 0.9 * sure.interval[0] < 1.1 * sure.interval[1] < noisy.interval[1]
 
 
-def test_a_critical_batch_size_that_does_not_grow_needs_no_schedule(tmp_path: Path) -> None:
-    flat = growing_sweep(tmp_path, Growing(power=0.0), batch_sizes=SIZES, lrs=LRS)
-    plan = planned(flat)
-    assert f"keep the batch size constant, at {plan.stages[0].batch_size:,}" in plan.verdict  # as the table says
-    if len(plan.stages) > 1:
-        assert plan.outcomes[0].examples_saved.interval[0] <= 0  # type: ignore[operator]
-
-
-def test_one_seed_is_said_and_has_a_wider_band(folder: Path, tmp_path: Path) -> None:
-    one = growing_sweep(tmp_path, TRUTH, batch_sizes=SIZES, lrs=LRS, seeds=1)
-    plan = planned(one)
-    assert any("one seed" in note for note in plan.notes)
-    bands = [each.outcomes[-1].steps.interval for each in (planned(folder), plan)]
-    widths = [math.log(high / low) for low, high in bands]  # type: ignore[operator]
-    assert widths[1] > widths[0]
-
-
 def test_a_budget_beyond_what_was_measured_is_said_and_far_beyond_refused(folder: Path) -> None:
     whole = planned(folder).budget
     longer = planned(folder, budget=2 * whole)
@@ -391,141 +285,6 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             planned(folder, **ask)  # type: ignore[arg-type]
-
-
-def test_off_the_hyperbola_the_constant_is_that_of_the_curve(tmp_path: Path) -> None:
-    truth = Truth(noise=0.01, exponent=0.6)
-    sweep(tmp_path, {"adamw": truth}, seeds=2, lrs=(2e-3, 8e-3), batch_sizes=(4, 16, 64, 256), growth=1.1)
-    (source,) = of_sweep(tmp_path, CONFIG, [2.8, 2.4], None)
-    # steps times examples are least at 3, below every batch size that was measured
-    with pytest.raises(ConfigError, match=r"--rule 'price\(step_price"):
-        plan_schedule([source], PlanRequest(), CONFIG)
-    (plan,) = plan_schedule([source], PlanRequest(price=42.0), CONFIG).plans
-    # at the best of two learning rates, up to 12 % slower than the best of all
-    constant = plan.outcomes[-1]
-    assert constant.steps.value == pytest.approx(175.0 * (1 + (42.2 / constant.batch_sizes[0]) ** 0.6), rel=0.13)
-
-
-def noise_run(**changes: Any) -> dict[str, Any]:
-    """What cbs noise-scale writes of a run of 100 steps at batch size 16."""
-    scale = {"value": 30.0, "low": 20.0, "high": 45.0, "confidence": 0.95} | changes
-    phases = [
-        {"first_step": 1, "last_step": 40, "first_examples": 0, "last_examples": 640,
-         "noise_scales": {"l2": {"value": 8.0, "low": 6.0, "high": 11.0, "confidence": 0.95}}},
-        {"first_step": 41, "last_step": 100, "first_examples": 640, "last_examples": 1600,
-         "noise_scales": {"l2": scale}},
-    ]  # fmt: skip
-    about = {"example_unit": "sequence", "tokens_per_example": 32, "config": {"optimizer": {"name": "adamw"}}}
-    return about | {"phases": phases}
-
-
-def test_the_noise_scale_stands_in_for_the_critical_batch_size(tmp_path: Path) -> None:
-    path = tmp_path / "noise_scale.json"
-    path.write_text(json.dumps(noise_run()))
-    source = of_trace(tmp_path, CONFIG, 2.0)
-    assert [found.critical for found in source.phases] == [Quantity(16.0, (12.0, 22.0)), Quantity(60.0, (40.0, 90.0))]
-    # the very run is what its own batch size takes
-    course = along(of_trace(path, CONFIG).phases, [0], [16])
-    assert (course.steps[0], course.examples[0]) == (pytest.approx(100), pytest.approx(1600))
-    (plan,) = plan_schedule([source], PlanRequest(price=50.0), CONFIG).plans
-    assert [size for _, size in plan.table] == [24, 48]  # the root of 50 times 12 and 40, in eights as the run had them
-    assert any("stands in" in note and "2" in note for note in plan.notes)
-    assert any("the learning rate was not measured" in note for note in plan.notes)
-    assert plan.stages[-1].lr_factor == UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"low": None}, ResultsError, "no lower end"),
-        ({"high": None}, ResultsError, "no upper end"),
-        ({"value": None}, ResultsError, "no value"),
-        ({"low": -3.0}, ResultsError, "no lower end above 0: measure more"),
-        ({"value": -5.0, "low": -9.0}, ResultsError, "no value above 0"),
-        ({"value": 0.0, "low": 0.0}, ResultsError, "no value above 0"),
-        ({"high": math.inf}, ResultsError, "no upper end above 0"),
-        ({"value": 1e300, "high": 1e305}, ResultsError, "no value"),
-        ({"value": "much"}, DataError, "is not what cbs noise-scale writes"),
-    ],
-)
-def test_a_trace_without_an_interval_is_refused(
-    changes: dict[str, Any], error: type[CbsError], said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run(**changes)))
-    with pytest.raises(error, match=said):
-        of_trace(tmp_path, CONFIG)
-
-
-def test_files_that_memory_cannot_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cbs.files.memory", lambda: 2**20)
-    for name in ("noise_scale.json", "table"):
-        with open(tmp_path / name, "wb") as file:
-            file.truncate(2**21)
-        with pytest.raises(DataError, match=rf"{name}.*it would take .* of memory"):
-            _text(str(tmp_path / name)) if name == "table" else of_trace(tmp_path, CONFIG)
-
-
-@pytest.mark.parametrize(("ratio", "price"), [(1e300, 50.0), (1.0, 1e300), (1.0, 1e16)])
-def test_batch_sizes_beyond_counting_are_refused(ratio: float, price: float, tmp_path: Path) -> None:
-    (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run()))
-    with pytest.raises(ConfigError, match="too many to compare: is the price, or a critical batch size, right"):
-        plan_schedule([of_trace(tmp_path, CONFIG, ratio)], PlanRequest(price=price), CONFIG)
-
-
-def test_the_steps_of_a_trial_are_cut_where_there_are_intervals(tmp_path: Path) -> None:
-    truth = Truth()
-    store = sweep(tmp_path, {"adamw": truth}, batch_sizes=(16,), lrs=(3e-3,), moments=True)
-    (name,) = store.trial_ids()
-    source = of_trace(store.trials / name, CONFIG)
-    assert len(source.phases) > 1
-    # the signal falls from 2 to 1 along the run, the noise stays; the last phase is its second half
-    assert inside(source.phases[-1].critical, truth.noise_trace / truth.grad_sq_norm / 1.25)
-    for wrong, said in ((tmp_path, "neither a noise_scale.json"), (tmp_path / "x.parquet", "cannot read")):
-        with pytest.raises(CbsError, match=said):
-            of_trace(wrong, CONFIG)
-
-
-CURVE = "examples,critical_batch_size,low,high,batch_size\n0,40,30,50,64\n1000,300,250,400,64\n4000,900,700,1200,64\n"
-
-
-def test_a_curve_of_branched_training_gives_the_published_rule(tmp_path: Path) -> None:
-    path = tmp_path / "curve.csv"
-    path.write_text(CURVE)
-    source = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
-    course = along(source.phases, [0], [64])
-    assert (course.steps[0], course.examples[0]) == (pytest.approx(9000 / 64), pytest.approx(9000))
-    ask = PlanRequest(rule="doubling", first_batch_size=64, lr_exponent=0.5, budget=9000)
-    (plan,) = plan_schedule([source], ask, CONFIG).plans
-    assert [size for _, size in plan.table] == [64, 128, 512]
-    factors = [stage.lr_factor.value for stage in plan.stages]
-    assert factors == [1.0, pytest.approx(math.sqrt(2)), pytest.approx(math.sqrt(8))]
-    assert not any("stays at the end" in note for note in plan.notes)
-    (held,) = plan_schedule([source], dataclasses.replace(ask, max_batch_size=256), CONFIG).plans
-    assert [size for _, size in held.table] == [64, 128, 256]
-    assert "batch size 256 stays at the end, where the rule asks for more than is allowed" in held.notes
-    path.write_text(CURVE.replace("700,1200", ","))
-    bare = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
-    (plan,) = plan_schedule([bare], PlanRequest(budget=9000), CONFIG).plans
-    assert plan.outcomes[0].steps.interval == (None, None)
-    assert any("the plan has no intervals" in note for note in plan.notes)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("batch_size\n", "batch\n", "unknown column 'batch'"),
-        (",batch_size", "", "no column 'batch_size'|more cells|cells"),
-        ("1000,300", "0,300", "does not come after"),
-        ("300,250", "200,250", "outside its own interval"),
-        ("40,30", "-4,30", "must be above 0"),
-        ("4000,", "9000,", "give a --budget beyond it"),
-    ],
-)
-def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "curve.csv").write_text(CURVE.replace(old, new))
-    with pytest.raises(DataError, match=said) as error:
-        of_curve(tmp_path / "curve.csv", CONFIG, end=9000, tokens_per_example=None, optimizer=None)
-    assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
@@ -613,16 +372,3 @@ def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises:
         assert inside(outcome.examples_saved, saved)
         truths.append(saved)
     assert (np.mean(truths) > 0.1) == promises
-
-
-def test_what_local_writes_can_be_planned_from(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    write(tmp_path)
-    code, _, err = run("local", tmp_path, "--resamples", 200, "--noise-share", 0)
-    assert (code, err) == (0, "")
-    folder = tmp_path / "analysis" / "local"
-    (source,), end = sources(folder / "curve-adamw.csv", CONFIG, budget="400000")
-    assert end == 400_000
-    table = pd.read_csv(folder / "checkpoints.csv")
-    assert [phase.critical.value for phase in source.phases] == pytest.approx(
-        table["local_critical_batch_size"].tolist()
-    )

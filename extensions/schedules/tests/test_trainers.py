@@ -2,9 +2,7 @@
 
 import dataclasses
 import shlex
-import subprocess
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from cbs.errors import ConfigError
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
 from extensions.schedules.plan.stages import stages
-from extensions.schedules.trainers import TRAINERS, ReadSchedule, ScheduleExport, read_schedule, write_schedule
+from extensions.schedules.trainers import ReadSchedule, ScheduleExport, read_schedule, write_schedule
 
 TOLD = ScheduleExport(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,
@@ -75,13 +73,6 @@ def test_olmo_core_switches_where_it_is_written_and_ends_with_the_last_step_that
         assert {stage.batch_size: stage.steps for stage in stages(text, tokens_per_example=64).stages} == steps
 
 
-def test_a_stage_that_olmo_core_would_jump_over_is_refused() -> None:
-    for table, steps in (((0, 4), (4, 32), (24, 64)), (1, 1, 1)), (((0, 4), (4, 32)), (1, 1)):
-        short = dataclasses.replace(TOLD, table=table, steps=steps, examples=31, lr_factors=(UNKNOWN,) * len(table))
-        with pytest.raises(ConfigError, match=r"batch size 32 after 32 examples.*plan longer stages"):
-            write_schedule("olmo-core", short)
-
-
 def test_levanters_configuration() -> None:
     # levanter/schedule.py: places are steps
     text = write_schedule("levanter", TOLD)
@@ -112,20 +103,6 @@ def test_torchtitans_runs() -> None:
     assert read_schedule(text, 64) == ReadSchedule(table=table, end=(63 * 16 + 125 * 32 + 39 * 128) * 64)
     spread = text.replace(" --training", " \\\n  --training").replace("steps 63", "steps=63")
     assert read_schedule(spread, 64) == read_schedule(text, 64)
-
-
-def test_torchtitans_runs_do_as_a_shell_does(tmp_path: Path) -> None:
-    """Started as a person would, with a run_train.sh that writes down what it is given."""
-    (tmp_path / "run_train.sh").write_text('#!/bin/sh\necho "$@" >> told\n[ ! -e fails ]\n')
-    (tmp_path / "run_train.sh").chmod(0o755)
-    (tmp_path / "plan.sh").write_text(write_schedule("torchtitan", TOLD))
-    subprocess.run(["bash", "plan.sh", "--training.seed", "a b"], cwd=tmp_path, check=True)
-    told = (tmp_path / "told").read_text().splitlines()
-    assert [line.split()[-1] for line in told] == ["63", "188", "227"]
-    assert all(line.startswith("--training.seed a b ") for line in told)
-    (tmp_path / "fails").touch()
-    assert subprocess.run(["bash", "plan.sh"], cwd=tmp_path).returncode == 1
-    assert len((tmp_path / "told").read_text().splitlines()) == 4  # a run that fails is the last
 
 
 def megatrons_steps(text: str) -> dict[int, int]:
@@ -197,11 +174,6 @@ def test_what_a_trainer_cannot_do_is_one_line(trainer: str, changes: dict[str, A
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_the_root_is_taken_where_it_was_measured() -> None:
-    factors = (Quantity(1.0, (1.0, 1.0)), Quantity(1.4, (1.3, 1.5)), Quantity(2.9, (2.5, 3.1)))
-    assert "8192" in write_schedule("olmo_core", dataclasses.replace(TOLD, lr_factors=factors))
-
-
 BROKEN = [
     '--step-batch-size-schedule "0:8 4:x"',
     "--step-batch-size-schedule",
@@ -232,40 +204,3 @@ def test_a_text_that_cannot_be_read_is_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_schedule(text, 8)
     assert len(str(error.value).splitlines()) == 1
-
-
-_TITAN = "--training.steps 5 --training.num_tokens_per_train_step "
-
-
-@given(st.text(alphabet="0123456789:KM -\"'()[]{}=,abtrainersizechdul_BSC.\n", max_size=60))
-def test_any_text_is_a_schedule_or_one_line(text: str) -> None:
-    for begin in (
-        "",
-        "--step-batch-size-schedule ",
-        "BatchSizeSchedulerCallback(",
-        "trainer: {train_batch_size: ",
-        _TITAN,
-        '{"stages": ',
-    ):
-        said, begins = "", 0
-        try:
-            begins = read_schedule(begin + text, 8).table[0][0]
-        except ConfigError as error:
-            said = str(error)
-        assert begins == 0
-        assert len(said.splitlines()) <= 1
-
-
-def test_every_trainer_is_here() -> None:
-    assert TRAINERS.names() == ["levanter", "megatron", "olmo-core", "torchtitan"]
-
-
-def test_where_a_run_ends_is_said_once(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match="give --budget"):
-        stages("0:8 1K:16")
-    path = tmp_path / "schedule.yaml"
-    path.write_text(write_schedule("levanter", TOLD))
-    assert stages(str(path)).steps == 227
-    assert stages(str(path), "6000").steps < 227
-    with pytest.raises(ConfigError, match="beyond the budget"):
-        stages(str(path), "1000")

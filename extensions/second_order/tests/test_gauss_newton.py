@@ -13,16 +13,12 @@ from cbs.compute import seeding
 from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.workloads.text_parts import GPT, GPTShape
 from extensions.second_order.optimizers.gauss_newton import (
-    FRACTIONS,
     GaussNewton,
     Linearization,
-    best_fraction,
     divide,
     full,
     gauss_newton,
     layers,
-    mean_loss,
-    prox_linear,
 )
 from extensions.second_order.tests.reference import GaussNewtonTwin, dense, full_gradient
 from tests.kinds import kinds
@@ -97,40 +93,6 @@ def test_the_gradient_of_the_full_model_is_the_dense_one(micro_batch_size: int |
     np.testing.assert_allclose(flat(at_centre), parts["J"].T @ parts["g"], rtol=1e-10, atol=1e-13)
 
 
-def test_the_prox_linear_model_keeps_the_loss() -> None:
-    model, batch = network(), data()
-    function, displacement = ModelFunction(problem(model)), displaced(model)
-    outputs, losses = functions(model, cross_entropy, batch)
-    parts = dense(outputs, losses, torch.from_numpy(flat(list(model.parameters()))), range(12))
-    moved = torch.from_numpy(parts["y"] + parts["J"] @ flat(displacement)).view(12, 3).requires_grad_()
-    (pulled,) = torch.autograd.grad(losses(moved, range(12)).mean(), moved)
-    found = Linearization(function, prox_linear, [range(4)]).gradient(batch, displacement)
-    np.testing.assert_allclose(flat(found), parts["J"].T @ pulled.flatten().numpy(), rtol=1e-10, atol=1e-13)
-
-
-def test_both_models_agree_for_squared_loss() -> None:
-    model, (inputs, _) = network(), data()
-    batch, displacement = (inputs, torch.randn(12, 3, dtype=DOUBLE)), displaced(model)
-    function = ModelFunction(problem(model, squares))
-    one, other = (
-        Linearization(function, kind, [range(4)]).gradient(batch, displacement) for kind in (full, prox_linear)
-    )
-    np.testing.assert_allclose(flat(one), flat(other), rtol=1e-10, atol=1e-13)
-
-
-def test_a_layer_sees_the_others_at_the_centre() -> None:
-    model, batch = network(), data()
-    function, displacement = ModelFunction(problem(model)), displaced(model)
-    parts = dense(*functions(model, cross_entropy, batch), torch.from_numpy(flat(list(model.parameters()))), range(12))
-    found = Linearization(function, full, [[0, 1], [2, 3]]).gradient(batch, displacement)
-    for block in ([0, 1], [2, 3]):
-        alone = [one if index in block else torch.zeros_like(one) for index, one in enumerate(displacement)]
-        whole = full_gradient(parts, flat(alone))
-        start = sum(one.numel() for one in displacement[: block[0]])
-        own = flat([found[index] for index in block])
-        np.testing.assert_allclose(own, whole[start : start + len(own)], rtol=1e-10, atol=1e-13)
-
-
 def test_layers_are_read_off_names() -> None:
     model = GPT(GPTShape(width=8, layers=2, heads=2, context=4), 16)
     names = [name for name, _ in model.named_parameters()]
@@ -145,23 +107,6 @@ def test_layers_are_read_off_names() -> None:
     assert all(name.startswith("blocks.0.") for name in found[2])
     assert layers(["weight", "bias"]) == [[0, 1]]
     assert layers(["0.weight", "0.bias", "2.weight"]) == [[0, 1], [2]]
-
-
-def test_a_transformer_is_pushed_forward_and_tied_weights_count_twice() -> None:
-    torch.manual_seed(0)
-    model = GPT(GPTShape(width=8, layers=1, heads=2, context=4), 16).double()
-    function = ModelFunction(problem(model))
-    ids = torch.randint(0, 16, (3, 4))
-    tangent = displaced(model, 1.0)
-    linearization = Linearization(function, full, [range(len(tangent))])
-    found = linearization.push((ids,), dict(enumerate(tangent)))
-    step = 1e-6
-    ends = [
-        function.at([c + sign * step * t for c, t in zip(linearization.centre, tangent, strict=True)], (ids,))
-        for sign in (1, -1)
-    ]
-    # Central differences: an error of order (step / 0.02)^2, the embeddings being that small, and 1e-16 / step.
-    torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-7)
 
 
 def attached(model: nn.Module, posed: Problem, inner: torch.optim.Optimizer, **options: object) -> GaussNewton:
@@ -214,23 +159,6 @@ def test_every_variant_trains(variant: str, inner: str) -> None:
     assert cross_entropy(model(inputs), batch).mean().item() < 0.5  # ln 3 at the start
 
 
-def test_the_fraction_has_the_lowest_loss_on_the_examples() -> None:
-    model = nn.Linear(1, 1, bias=False).double()
-    function = ModelFunction(problem(model, squares))
-    batch = torch.ones(3, 1, dtype=DOUBLE), torch.full((3, 1), 0.5, dtype=DOUBLE)
-    zero, one = [torch.zeros(1, 1, dtype=DOUBLE)], [torch.ones(1, 1, dtype=DOUBLE)]
-    alpha, point = best_fraction(function, zero, one, batch)
-    assert alpha == 0.5
-    assert point[0].item() == 0.5
-    assert mean_loss(function, zero, batch).item() == pytest.approx(0.125)
-    assert best_fraction(function, zero, zero, batch)[0] == 1.0
-    nowhere = [torch.full((1, 1), float("nan"), dtype=DOUBLE)]
-    assert best_fraction(function, zero, nowhere, batch)[0] == 1.0
-    far = [torch.full((1, 1), 1e200, dtype=DOUBLE)]
-    assert best_fraction(function, zero, far, batch)[0] == 1.0
-    assert FRACTIONS[-1] == 0.25
-
-
 @pytest.mark.parametrize(
     ("total", "sizes", "searched"), [(256, [8] * 16, 128), (40, [10, 10], 20), (4, [2], 2), (3, [2], 1), (1, [1], 0)]
 )
@@ -272,42 +200,6 @@ def test_the_inner_iterate_goes_on_from_before_the_line_search(reset_start: bool
         assert torch.equal(param, start) == reset_start
 
 
-def test_runs_under_autocast() -> None:
-    torch.manual_seed(0)
-    model = GPT(GPTShape(width=8, layers=1, heads=2, context=4), 16)
-    ids = torch.randint(0, 16, (8, 5))
-
-    def outputs(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return model(batch[0][:, :-1]).float()
-
-    def losses(outputs: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
-        found = nn.functional.cross_entropy(outputs.flatten(0, 1), batch[0][:, 1:].flatten(), reduction="none")
-        return found.view(len(outputs), -1).mean(1)
-
-    posed = Problem(model=model, outputs=outputs, output_losses=losses, curvature_sample=unused)
-    optimizer = gauss_newton(model, 0.02, inner_batch_size=2)
-    optimizer.attach(posed)
-    start = losses(outputs(model, (ids,)), (ids,)).mean().item()
-    for _ in range(10):
-        optimizer.observe((ids,))
-        optimizer.step()
-    assert losses(outputs(model, (ids,)), (ids,)).mean().item() < 0.9 * start
-
-
-def test_learning_rates_and_gradients_are_as_before() -> None:
-    model, batch = network(), data()
-    optimizer = gauss_newton(model, 0.02)
-    optimizer.attach(problem(model))
-    cross_entropy(model(batch[0]), batch).mean().backward()
-    gradients = [param.grad.clone() for param in model.parameters()]
-    optimizer.observe(batch)
-    optimizer.step()
-    assert {group["lr"] for group in optimizer.param_groups} == {0.02}
-    for param, gradient in zip(model.parameters(), gradients, strict=True):
-        assert torch.equal(param.grad, gradient)
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -322,13 +214,6 @@ def test_learning_rates_and_gradients_are_as_before() -> None:
 def test_bad_options_are_named(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):
         gauss_newton(network(), 0.1, **{option: value})  # type: ignore[arg-type]
-
-
-def test_says_what_is_missing() -> None:
-    optimizer = gauss_newton(network(), 0.1)
-    optimizer.observe(data())
-    with pytest.raises(RuntimeError, match="GaussNewton evaluates the model itself: call attach"):
-        optimizer.step()
 
 
 @pytest.mark.parametrize("variant", ["full", "layerwise"])

@@ -7,15 +7,18 @@ import pytest
 import torch
 from torch import nn
 
+from analysis import analyze
+from analysis.present.figures import FIGURES
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
-from cbs.optimizers.matching import leaves, matched
 from cbs.training.loop import TrainingLoop
 from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from sweeps.launching.launch import resolve
+from tests.analysis.present.test_figures_of_papers import QUICK, drawn
+from tests.factories import Truth, sweep
 from tests.sweeps.test_spec import SWEEP
 from tests.training.ranks_worker import TEXT as SHARDED
 from tests.training.ranks_worker import trial
@@ -45,13 +48,6 @@ def test_several_workers_are_refused() -> None:
         TrainingLoop(asked, build_workload(SHARDED), torch.device("cpu"), Ranks(0, 2, False))
 
 
-def test_a_composite_of_the_registry_is_what_it_is_registered_as() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    built = build_optimizer(Choice(name="gauss_newton"), model, 0.1)
-    assert type(leaves(built)[0]).__name__ == "Muon"
-    assert matched(built) == "l2"
-
-
 @NAMES
 def test_a_decay_that_is_not_applied_in_every_step_has_no_half_life(name: str) -> None:
     choice = Choice(name=name, options={"beta2_half_life": 8})
@@ -60,8 +56,21 @@ def test_a_decay_that_is_not_applied_in_every_step_has_no_half_life(name: str) -
     assert "beta2_half_life" not in OPTIMIZERS[name].options_in_examples
 
 
-def test_several_inner_steps_have_no_timescale() -> None:
-    # lr * weight_decay is not the share of a weight that a step takes.
-    choice = Choice(name="gauss_newton", options={"weight_decay_timescale": 100})
-    with pytest.raises(ConfigError, match="'gauss_newton' has no decoupled weight decay"):
-        build_optimizer(choice, nn.Linear(2, 2), 1.0)
+def test_steps_stand_against_both_batch_sizes_of_a_method_with_inner_steps(tmp_path: Path) -> None:
+    names = {f"gauss_newton(inner_batch_size={size})": Truth(min_steps=20.0 + size) for size in (8, 32)}
+    sweep(tmp_path, names, variants=True, batch_sizes=(64, 256), lrs=(2e-3, 4e-3))
+    answers = analyze(tmp_path, QUICK).answers
+    kind = FIGURES["inner_batch"]
+    table = kind.compute(answers)
+    assert len(table) == 2 * 2 * 2
+    for panel, own in table.groupby("panel"):
+        across, line = ("batch_size", "inner_batch_size")[:: 1 if "total" in panel else -1]
+        assert list(own["x"]) == list(own[across])
+        assert list(own["line"]) == list(own[line])
+    first = table[(table["batch_size"] == 64) & (table["inner_batch_size"] == 8)]
+    (eight,) = [answer for answer in answers if answer.group.choice.options["inner_batch_size"] == 8]
+    assert set(first["steps"]) == {eight.points[0].steps_to_target}
+    assert len(drawn("inner_batch", table).axes) == 2
+    assert kind.compute(answers[:1]).empty, "one inner batch size alone"
+    sweep(tmp_path / "plain", batch_sizes=(64, 256), lrs=(2e-3, 4e-3))
+    assert kind.compute(analyze(tmp_path / "plain", QUICK).answers).empty

@@ -112,12 +112,6 @@ def test_bad_options_are_named(option: str, value: object) -> None:
         sophia(network(), 0.1, **{option: value})  # type: ignore[arg-type]
 
 
-def test_says_what_is_missing() -> None:
-    optimizer = sophia(network(), 0.1)
-    with pytest.raises(RuntimeError, match="SophiaG needs the batch of the step"):
-        optimizer.step()
-
-
 def test_hooks_for_any_optimizer_run_once_and_a_copy_keeps_its_options() -> None:
     model = network()
     optimizer = sophia(model, 0.01, gamma=0.5, interval=3)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from benchmarks.bench_batch_schedules import ceiling, fewest_examples
 from extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of
@@ -30,29 +29,6 @@ def test_no_schedule_with_as_many_examples_ends_lower(lrs: np.ndarray, shape: li
     # and on the way there: the problem is convex
     halfway = loss(lrs, (sizes + other) / 2, power)
     assert halfway <= (loss(lrs, sizes, power) + loss(lrs, other, power)) / 2 * (1 + 1e-9)
-
-
-@settings(max_examples=25)
-@given(LRS)
-def test_at_the_optimum_every_step_gains_alike_from_one_more_example(lrs: np.ndarray) -> None:
-    sizes, step = ceiling(MODEL, lrs).batch_sizes(100.0), 1e-4
-    gains = []
-    for place in range(STEPS):
-        ends = [loss(lrs, sizes * (1 + sign * step * (np.arange(STEPS) == place))) for sign in (-1, 1)]
-        gains.append((ends[0] - ends[1]) / (2 * step * sizes[place]))
-    np.testing.assert_allclose(gains, np.mean(gains), rtol=1e-4)
-
-
-def test_a_solver_finds_no_better_one() -> None:
-    lrs = np.linspace(0.9, 0.1, STEPS)
-    found = minimize(
-        lambda logs: np.log(loss(lrs, 100.0 * np.exp(logs) / np.exp(logs).sum())), np.zeros(STEPS), method="BFGS"
-    )
-    best = ceiling(MODEL, lrs)
-    assert float(np.exp(found.fun)) == pytest.approx(best.loss(100.0), rel=1e-6)
-    np.testing.assert_allclose(100.0 * np.exp(found.x) / np.exp(found.x).sum(), best.batch_sizes(100.0), rtol=5e-3)
-    assert best.examples(best.loss(100.0)) == pytest.approx(100.0)
-    assert best.examples(best.noiseless) == np.inf
 
 
 def test_at_a_constant_learning_rate_the_batch_grows_to_the_end_and_beats_a_constant_one() -> None:

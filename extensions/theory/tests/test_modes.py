@@ -35,15 +35,6 @@ def test_equals_its_slow_twin(
     assert fast.loss(steps, batch_size) == pytest.approx(slow[-1], rel=1e-4)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_keeps_eleven_digits_where_roots_do_not_meet(method: str) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        lr, momentum = rng.uniform(0.001, 1.9), 0.0 if method == "sgd" else rng.uniform(0.0, 0.97)
-        slow = expected_losses(SMALL, method, momentum, [(lr, 8)] * 50, 0.5)
-        np.testing.assert_allclose(modes_of(SMALL, method, lr, momentum, power=0.5).losses(50, 8), slow, rtol=1e-10)
-
-
 @pytest.mark.parametrize(
     ("method", "lr", "momentum"), [("sgd", 1.0, 0.0), ("heavy_ball", 1.0, 0.0), ("averaged", 0.5, 0.5)]
 )
@@ -66,25 +57,6 @@ def test_at_the_edge_of_stability_noise_piles_up(method: str, momentum: float) -
     assert fast.floor(4) == np.inf
 
 
-def test_momentum_of_zero_is_sgd() -> None:
-    plain = modes_of(SMALL, "sgd", 0.3).losses(300, 4)
-    for method in ("heavy_ball", "nesterov", "averaged"):
-        np.testing.assert_allclose(modes_of(SMALL, method, 0.3, 0.0).losses(300, 4), plain, rtol=1e-9)
-
-
-def test_settings_are_a_grid() -> None:
-    lrs = np.array([[0.1, 0.5, 1.0], [1.5, 1.9, 2.5]])
-    momenta = np.array([[0.0], [0.9]])
-    grid = modes_of(SMALL, "heavy_ball", lrs, momenta)
-    for (row, column), lr in np.ndenumerate(lrs):
-        single = modes_of(SMALL, "heavy_ball", lr, momenta[row, 0])
-        assert grid.loss(37, 8)[row, column] == pytest.approx(float(single.loss(37, 8)))
-        assert grid.floor(8)[row, column] == pytest.approx(float(single.floor(8)))
-        np.testing.assert_allclose(grid.losses(50, 8)[row, column], single.losses(50, 8))
-    row = modes_of(SMALL, "heavy_ball", lrs[1], 0.9)
-    assert row.at(np.array([1])).loss(9, 8) == pytest.approx(float(grid.loss(9, 8)[1, 1]))
-
-
 def test_floor_is_the_steady_state_risk() -> None:
     h, lr, batch_size = SMALL.curvature, 0.3, 4
     risk = (SMALL.noise * lr / (2 * batch_size * (2 - lr * h))).sum()
@@ -92,30 +64,6 @@ def test_floor_is_the_steady_state_risk() -> None:
     for method in METHODS:
         fast = modes_of(SMALL, method, lr, 0.0 if method == "sgd" else 0.8)
         assert fast.loss(100_000, batch_size) == pytest.approx(float(fast.floor(batch_size)))
-
-
-@pytest.mark.parametrize(("method", "momentum"), [("sgd", 0.0), ("heavy_ball", 0.9), ("nesterov", 0.9)])
-def test_unstable_settings_have_no_floor(method: str, momentum: float) -> None:
-    edge = SMALL.largest_lr(momentum=momentum, nesterov=method == "nesterov")
-    below, above = modes_of(SMALL, method, 0.999 * edge, momentum), modes_of(SMALL, method, 1.001 * edge, momentum)
-    assert np.isfinite(below.floor(8))
-    assert above.floor(8) == np.inf
-    assert above.loss(2**40, 8) == np.inf
-
-
-def test_zero_curvature_is_not_seen() -> None:
-    h = np.array([1.0, 0.0])
-    model = NoisyQuadratic(curvature=h, noise=np.ones(2), start=np.ones(2), count=np.ones(2))
-    alone = NoisyQuadratic(curvature=h[:1], noise=np.ones(1), start=np.ones(1), count=np.ones(1))
-    for method in METHODS:
-        momentum = 0.0 if method == "sgd" else 0.5
-        for power in (0.0, 0.5):
-            both, one = (modes_of(some, method, 0.1, momentum, power=power) for some in (model, alone))
-            np.testing.assert_allclose(both.losses(30, 2), one.losses(30, 2))
-            assert both.floor(2) == pytest.approx(float(one.floor(2)))
-    flat = NoisyQuadratic(curvature=np.zeros(1), noise=np.ones(1), start=np.ones(1), count=np.ones(1))
-    assert modes_of(flat, "sgd", 1.0).loss(10, 1) == 0.0
-    assert flat.largest_lr() == np.inf
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,8 @@
 """The best learning rates over a run: their loss is that of the slow twin, and none nearby is better."""
 
-from collections.abc import Callable
-
 import numpy as np
-import pandas as pd
 import pytest
 
-from extensions.theory.figures import draw_quadratic
 from extensions.theory.noisy_quadratic import NoisyQuadratic
 from extensions.theory.quadratic import best_pieces, loss_and_slope
 from tests.references.noisy_quadratic import expected_losses
@@ -48,23 +44,3 @@ def test_small_batches_fall_early_and_large_ones_hold_the_largest_rate() -> None
     assert large.lrs[5] == pytest.approx(2.0, rel=1e-3)
     assert list(small.lrs[1:]) == sorted(small.lrs[1:], reverse=True)
     assert small.steps < 0.3 * small.constant_steps
-
-
-def test_a_target_out_of_reach_or_too_near_has_no_schedule(run: Callable[..., tuple[int, str, str]]) -> None:
-    assert best_pieces(MODEL, 1.9, 1e6, pieces=50) is None
-    asked = ("theory", "quadratic", "--optim", "sgd", "--pieces")
-    for more, says in (
-        (("1",), "--pieces must be from 2 to 1,000, got 1"),
-        (("1000", "--target", "1", "--batch-sizes", "32768,65536"), "no run takes more than 1000 steps"),
-    ):
-        code, out, err = run(*asked, *more)
-        assert (code, out) == (2, "")
-        assert says in err
-
-
-def test_steps_at_the_ends_of_the_curves_have_separators() -> None:
-    table = pd.DataFrame(
-        {"kind": "pieces", "batch_size": [4, 4], "share": [0.0, 1.0], "lr": [1.0, 0.01], "steps": [193950.0] * 2}
-    )
-    (axes,) = draw_quadratic.figure(table.assign(panel="pieces")).axes
-    assert [text.get_text() for text in axes.texts] == ["B=4, 193,950 steps"]

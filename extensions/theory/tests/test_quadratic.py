@@ -10,9 +10,8 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions.least_product import least_product
 from analysis.present import presentation
-from analysis.quantities import OPEN
 from cbs.errors import ConfigError
-from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, critical, curve
+from extensions.theory.noisy_quadratic import OPTIMIZERS, NoisyQuadratic, curve
 from extensions.theory.quadratic import as_notebook, quadratic
 from extensions.theory.tests import certified
 
@@ -34,34 +33,6 @@ def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
     for size in sizes:
         assert steps["momentum", 0.0, size] <= steps["sgd", 0.0, size]
         assert steps["sgd", 0.5, size] >= found.lower_bound[size] / 2
-
-
-def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
-    model = NoisyQuadratic.power_law(5)
-    found = quadratic(["sgd"], batch_sizes=[1], target=1e-9, model=model, config=CONFIG)
-    assert [row.steps for row in found.rows] == [None]
-    assert found.fit is None
-    assert json.dumps(found.to_json(), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "wanted"),
-    [("1024..65536", "larger"), pytest.param("262144..16777216", "smaller", marks=pytest.mark.slow)],
-)
-def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Steps halve up to batch size 65,536 and then hardly fall."""
-    monkeypatch.setenv("COLUMNS", "160")
-    given = ("theory", "quadratic", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes, "--resamples", 100)
-    code, out, err = run(*given, "--json")
-    (fit,) = json.loads(out)["fit"]["fits"]
-    assert (code, fit["interval"]) == (0, [None, None]), err
-    assert fit["critical_batch_size"] == pytest.approx(90_700, rel=0.01)
-    assert fit["min_steps"] == pytest.approx(9.911, rel=0.001)
-    code, out, err = run(*given)
-    assert "no value beyond" not in out
-    # definitions that are read from the counts say nothing beyond them
-    code, out, err = run(*given, "--definition", "saturation")
-    assert f"no value beyond it; add {wanted} batch sizes with --batch-sizes" in out
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("ema", marks=pytest.mark.slow)])
@@ -89,12 +60,6 @@ def test_the_critical_batch_size_is_that_of_the_least_product_and_needs_no_form(
     assert np.median(least_product(answer.draws)) == pytest.approx(size, rel=0.4)
     text = "\n".join(part if isinstance(part, str) else "\n".join(part.lines) for part in presentation(found).shown)
     assert "exact" in text
-
-
-def test_without_noise_there_is_no_critical_batch_size() -> None:
-    model = NoisyQuadratic.power_law(50, noise=0.0)
-    assert critical(model, "sgd", 0.02) == (pytest.approx(28.2, abs=0.1), None, OPEN)
-    assert critical(NoisyQuadratic.power_law(5), "sgd", 5.0) == (None, None, OPEN)
 
 
 @pytest.mark.parametrize(("noise", "known"), [(1.0, True), (2.0, False)])
@@ -174,13 +139,6 @@ def test_as_published_the_steps_are_those_of_the_notebook(method: str, power: fl
     assert found.fit is None
     assert found.initial_loss == pytest.approx(certified.INITIAL_LOSS, abs=0.01)
     assert {size: round(steps) for size, steps in found.lower_bound.items()} == certified.LOWER_BOUND
-
-
-def test_the_notebook_has_three_optimizers_and_a_target_below_the_start() -> None:
-    with pytest.raises(ConfigError, match="the notebook has no optimizer 'nesterov'"):
-        as_notebook(["nesterov"], batch_sizes=(4,))
-    with pytest.raises(ConfigError, match=r"the loss starts at 4\.7: lower the target of 5"):
-        as_notebook(["sgd"], batch_sizes=(4,), target=5.0)
 
 
 def test_as_published_goes_with_nothing_that_the_notebook_says(run: Callable[..., tuple[int, str, str]]) -> None:

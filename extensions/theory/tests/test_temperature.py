@@ -8,12 +8,11 @@ import pytest
 
 from analysis.present.figures import figures_of
 from analysis.quantities import Quantity
-from cbs.errors import ResultsError
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.theory.temperature import TemperaturePoint, law, temperature
+from extensions.theory.temperature import temperature
 
 PLAIN = GeometryColumns(geometry="l2", signal="grad_sq_norm", noise="noise_trace", exponent=1, symbol="B")
 STEPS = 400
@@ -73,58 +72,11 @@ def test_the_powers_are_found_with_intervals(tmp_path: Path) -> None:
     assert inside(other.batch_size, 0.0)
 
 
-def test_workloads_and_sweeps_are_never_pooled(tmp_path: Path) -> None:
-    power = {"one": -1.0, "two": -0.5}
-    for name in power:
-        write(tmp_path / "t" / name, lambda lr, size, name=name: 30.0 * lr ** power[name], workload=name)
-    write(tmp_path / "t" / "three", lambda lr, size: 900.0 * lr, workload="one")
-    found = temperature(tmp_path / "t")
-    assert [each.workload for each in found.laws] == ["one", "one", "two"]
-    assert [each.points for each in found.laws] == [6, 6, 6]
-    for each, expected in zip(found.laws, (-1.0, 1.0, -0.5), strict=True):
-        assert inside(each.lr, expected)
-    (picture,) = figures_of(found)
-    assert picture.table["panel"].nunique() == 3
-
-
-def test_what_does_not_vary_has_no_power(tmp_path: Path) -> None:
-    (one,) = temperature(write(tmp_path / "t", lambda lr, size: size / lr, sizes=(16,), lrs=(0.05, 0.1, 0.2, 0.4))).laws
-    assert one.batch_size == Quantity()
-    assert inside(one.lr, -1.0)
-    assert one.remark == "batch size did not vary"
-
-
 def test_a_run_that_has_not_settled_is_told(tmp_path: Path) -> None:
     found = temperature(write(tmp_path / "t", lambda lr, size: 30.0 * size / lr, shrinks=4.0))
     assert len([note for note in found.notes if "has not settled at its temperature" in note]) == 6
     assert found.laws[0].unsettled == 6
     assert not temperature(write(tmp_path / "u", lambda lr, size: 30.0 * size / lr, shrinks=1.1)).notes
-
-
-def test_the_interval_of_a_slope_is_that_of_students_t() -> None:
-    values = [1.0, 2.3, 3.6, 8.9]
-    points = [
-        TemperaturePoint(
-            value=value, interval=(None, None), sweep="s", workload="w", optimizer="o", lr=lr, batch_size=1, seeds=1
-        )
-        for value, lr in zip(values, (1.0, 2.0, 4.0, 8.0), strict=True)
-    ]
-    fitted = law(points, 0.95)
-    from scipy import stats
-
-    line = stats.linregress(np.log([1.0, 2.0, 4.0, 8.0]), np.log(values))
-    half = line.stderr * stats.t.ppf(0.975, 2)
-    assert fitted.lr.value == pytest.approx(line.slope)
-    assert fitted.lr.interval == pytest.approx((line.slope - half, line.slope + half))
-    two = law(points[:2], 0.95)
-    assert two.lr.interval == (None, None)  # no residual is left
-
-
-def test_without_moments_there_is_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="no trial has a noise scale: synthetic, sgd at learning rate"):
-        temperature(write(tmp_path / "t", lambda lr, size: 1.0, probe=False))
-    with pytest.raises(ResultsError, match="no trial has a noise scale"):
-        temperature(write(tmp_path / "u", lambda lr, size: 1.0, status="DIVERGED"))
 
 
 def test_it_is_told_as_tables_and_a_figure(

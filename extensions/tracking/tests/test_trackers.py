@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from analysis.read.importers import import_runs
-from cbs.errors import ConfigError, MissingDependencyError, ResultsError, UnknownNameError
-from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialResult, TrialStatus, without_curve
+from cbs.errors import ConfigError, MissingDependencyError, ResultsError
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.trackers import TRACKERS, WRITTEN, Tracker, Tracking, called, curve, outcome, settings
+from sweeps.launching.trackers import TRACKERS, WRITTEN, Tracker, Tracking, curve, settings
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
 from tests import factories
@@ -121,20 +120,6 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_made_up_for(
     assert write(store, ["recorded"]) == ["recorded is left out from now on: OSError: no space left"]
 
 
-def test_nothing_is_made_without_a_tracker(store: Store) -> None:
-    assert write(store, []) == []
-    assert not (store.root / WRITTEN).exists()
-
-
-def test_a_trial_that_left_no_curve_is_a_run_without_one(store: Store) -> None:
-    config = next(store.results()).config
-    failed = without_curve(TrialConfig.from_dict(config.to_dict() | {"seed": 7}), TrialStatus.FAILED, "x")
-    assert list(curve(failed)) == []
-    assert outcome(failed) == {"final_step": 0}
-    store.save(failed)
-    assert write(store, ["tensorboard"], [failed])[0].startswith("tensorboard has 1 trials")
-
-
 def test_settings_are_flat_and_losses_that_are_not_finite_are_left_out(store: Store) -> None:
     result = next(store.results())
     told = settings(result)
@@ -171,33 +156,6 @@ def test_what_is_there_what_ends_and_what_is_settled_is_written(store: Store, re
     assert [trial_id for trial_id, _ in recorded.written] == [one.trial_id for one in (there, ends, settled)]
 
 
-def test_a_trial_that_ran_again_to_other_numbers_is_written_again(store: Store, recorded: type[Recorded]) -> None:
-    write(store, ["recorded"])
-    first = next(result for result in store.results(with_steps=True) if result.status is TrialStatus.REACHED)
-    *before, last = first.evaluations
-    store.update_record(first.replace(evaluations=[*before, dataclasses.replace(last, value=last.value - 0.01)]))
-    write(store, ["recorded"])
-    assert recorded.written[4:] == [(first.trial_id, TrialStatus.REACHED)]
-
-
-def test_a_project_of_wandb_is_called_like_the_folder_whatever_that_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    (tmp_path / "50% a?b").mkdir()
-    monkeypatch.chdir(tmp_path / "50% a?b")
-    assert TRACKERS["wandb"](Path()).where == "wandb project 50- a-b"
-
-
-@pytest.mark.parametrize(
-    ("folder", "name"), [("one/width-64", "one-width-64"), ("width-64x", "width-64x"), ("one/widths", "widths")]
-)
-def test_a_width_of_a_telescope_is_called_after_it_too(folder: str, name: str, tmp_path: Path) -> None:
-    assert called(tmp_path / folder) == name
-
-
 @pytest.mark.parametrize("name", ["wandb"])
 def test_a_package_that_is_missing_is_named_before_anything_runs(
     name: str, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -228,14 +186,6 @@ def test_a_tracker_writes_through_no_link(store: Store, tmp_path: Path, link: st
     assert not any((tmp_path / "outside").iterdir())
 
 
-def test_a_link_for_a_trial_is_not_followed_either(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (store.root / "tensorboard").mkdir()
-    (store.root / "tensorboard" / next(store.results()).trial_id).symlink_to(tmp_path / "outside")
-    assert "is a symbolic link" in write(store, ["tensorboard"])[0]
-    assert not any((tmp_path / "outside").iterdir())
-
-
 def test_a_tracker_that_refuses_its_settings_is_one_line(store: Store, recorded: type[Recorded], monkeypatch) -> None:
     def refuses(self: Recorded, folder: Path) -> None:
         raise ValueError("no such scheme\nmore")
@@ -243,8 +193,3 @@ def test_a_tracker_that_refuses_its_settings_is_one_line(store: Store, recorded:
     monkeypatch.setattr(recorded, "__init__", refuses)
     with pytest.raises(ConfigError, match=r"^--log recorded cannot be written: ValueError: no such scheme$"):
         write(store, ["recorded"])
-
-
-def test_an_unknown_name_is_refused(store: Store) -> None:
-    with pytest.raises(UnknownNameError, match="did you mean wandb"):
-        Tracking(["wandbb"], store, print)

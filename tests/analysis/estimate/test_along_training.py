@@ -21,7 +21,6 @@ from analysis.estimate.result import Answer
 from analysis.present import figures, style
 from analysis.present.figures import FIGURES
 from analysis.questions.analyze.figures.along_training import compute_matrices
-from cbs.errors import ResultsError
 from cbs.trial.trial_files import read_steps
 from tests.factories import Truth, attention_logit, sweep
 
@@ -76,31 +75,6 @@ def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_p
     assert [row["peak"] for row in told[3:]] == largest.tolist()
 
 
-def test_steps_that_were_not_recorded_and_layers_in_their_order(tmp_path: Path) -> None:
-    every_third = np.where(np.arange(40) % 3 == 0, np.arange(40.0), np.nan)
-    columns = {f"max_attention_logit_layer_{layer}": layer * every_third for layer in (1, 2, 10)}
-    table = attention_logits([folder(tmp_path / "one", **columns)], [40.0], 2)
-    assert table["layer"].unique().tolist() == [1, 2, 10]
-    assert table.drop(columns="log_deviation").notna().all(axis=None)
-    first, last = table[table["layer"] == 1], table[table["layer"] == 10]
-    np.testing.assert_array_equal(last["max_attention_logit"], 10 * first["max_attention_logit"])
-    assert first["max_attention_logit"].max() == 39
-
-
-def test_trials_without_the_columns_are_left_out(tmp_path: Path) -> None:
-    with_them = folder(tmp_path / "with", max_attention_logit_layer_1=np.ones(20))
-    without = folder(tmp_path / "without", noise_trace=np.ones(10))
-    assert attention_logits([without], [10.0], 4).empty
-    assert (attention_logits([with_them, without], [20.0, 10.0], 4)["seeds"] == 1).all()
-
-
-def test_a_damaged_file_is_one_clear_line(tmp_path: Path) -> None:
-    (folder(tmp_path / "one", max_attention_logit_layer_1=np.ones(20)) / "steps.parquet").write_bytes(b"half a file")
-    with pytest.raises(ResultsError, match=r"cannot read .*steps.parquet") as caught:
-        attention_logits([tmp_path / "one"], [10.0], 4)
-    assert "\n" not in str(caught.value)
-
-
 def answers_of(root: Path) -> tuple[Answer, ...]:
     return analyze(root, FAST).answers
 
@@ -124,32 +98,6 @@ def test_first_and_last_layer_at_the_smallest_and_largest_shared_batch_size(tmp_
         assert [line.get_color() for line in axes.lines] == list(style.COLOURS[:2])
         assert len(axes.collections) == 2  # the ranges over seeds
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-
-
-def test_an_optimizer_without_a_record_keeps_its_colour_free(tmp_path: Path) -> None:
-    sweep(
-        tmp_path,
-        {"adamw": dataclasses.replace(LAYERS, layers=0), "merit": LAYERS},
-        batch_sizes=(4, 16),
-        lrs=LRS,
-        growth=1.3,
-        moments=True,
-    )
-    table = FIGURE.compute(answers_of(tmp_path))
-    assert set(table.loc[table["max_attention_logit"].isna(), "optimizer"]) == {"adamw"}
-    for axes in FIGURE.figure(table).axes:
-        assert [text.get_text() for text in axes.texts] == ["merit"]
-        assert axes.lines[0].get_color() == style.COLOURS[1]
-        assert not axes.collections  # one seed has no range
-
-
-def test_without_a_shared_batch_size_the_one_most_optimizers_have(tmp_path: Path) -> None:
-    for place, optimizers, sizes in (("a", ("adamw", "merit"), (4, 16)), ("b", ("lamb",), (64,))):
-        truth = dict.fromkeys(optimizers, LAYERS)
-        sweep(tmp_path / place, truth, batch_sizes=sizes, lrs=LRS, growth=1.3, moments=True)
-    table = FIGURE.compute(answers_of(tmp_path))
-    assert table["batch_size"].unique().tolist() == [4]
-    assert table.loc[table["max_attention_logit"].isna(), "optimizer"].unique().tolist() == ["lamb"]
 
 
 @pytest.mark.parametrize("values", [np.linspace(2.0, 6.0, 50), np.linspace(-1.0, 40.0, 50), np.full(50, 3.0)])
@@ -195,17 +143,6 @@ def test_points_are_means_of_a_seed_and_medians_over_seeds_up_to_the_first_to_re
     assert list(table["examples"]) == [8, 16, 24]
     assert set(table["matrix"]) == {"a.b"}
     assert len(optimizer_steps([{"step": np.arange(1.0, 4)}], [3.0], batch_size=8)) == 0
-
-
-def test_steps_that_were_not_recorded_do_not_count() -> None:
-    found = optimizer_steps([matrix_columns(1000, 2.0, every=10)], [1000.0], batch_size=1)
-    ends = list(found["step"])
-    assert ends[0] == 1
-    assert 2 not in ends  # nothing was recorded there
-    last = found.iloc[-1]
-    before = ends[-2]
-    recorded = [2.0 * at for at in range(before + 1, 1001) if (at - 1) % 10 == 0]
-    assert last["value"] == pytest.approx(np.mean(recorded))
 
 
 def test_the_figure_has_every_optimizer_in_every_panel_at_the_largest_shared_batch_size() -> None:

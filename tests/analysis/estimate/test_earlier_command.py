@@ -9,7 +9,7 @@ import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.suggest import OPEN, Known, suggest
-from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
+from analysis.estimate.suggest.earlier_command import SWITCHES, adding
 from analysis.read.results import load
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
@@ -61,14 +61,6 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
     assert listed.startswith("cbs sweep --optim adamw --batch-sizes 4")
 
 
-def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --json --optim adamw --batch-sizes 4..64")
-    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
-    expected = "cbs sweep --workers-per-trial 4 --set shard=true --optim adamw --batch-sizes 8 --seeds 0,1"
-    assert line == f"{expected} --output {tmp_path}"
-
-
 def test_every_option_without_a_value_is_known_as_one() -> None:
     command = typer.main.get_command(cli.application("sweep")).commands["sweep"]  # type: ignore[attr-defined]
     assert {name for each in command.params if each.is_flag for name in each.opts} <= {*SWITCHES, "--help", "-h"}
@@ -103,17 +95,3 @@ def test_with_an_exchange_rate_of_ones_own_its_least_product_is_looked_for(
     found = suggest(answers(load(tmp_path), config, noise=False)[0])
     assert found is not None
     assert (added in found.batch_sizes) if added else {*found.batch_sizes} <= {8, 16, 32, 64, 128}
-
-
-def test_imported_runs_have_no_command(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --recipe quick")
-    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None)
-    with_command(tmp_path, "cbs sweep --recipe quick", imported={"from": "table.csv"})
-    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None) == ""
-
-
-def test_other_commands_are_not_taken_for_a_sweep() -> None:
-    assert parsed("cbs analyze results") is None
-    assert parsed("") is None
-    assert parsed("cbs sweep --seeds=3 -o a") == [("--seeds", "3"), ("--output", "a")]

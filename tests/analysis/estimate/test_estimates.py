@@ -1,6 +1,5 @@
 """From draws to the numbers of an answer: on hyperbolas known in closed form, and on published curves."""
 
-import json
 import math
 
 import numpy as np
@@ -11,8 +10,9 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, doublings, estimates
 from analysis.estimate.result import Answer
+from analysis.questions.analyze.figures.pareto import LEAST, ThreePieces, three_pieces
 from analysis.questions.fit.table_fit import fit_table
-from tests.analysis.estimate.known import CRITICAL, GROUP, SIZES, STEPS, exact, hyperbola, noisy, study
+from tests.analysis.estimate.known import CRITICAL, GROUP, SIZES, exact, hyperbola, noisy, study
 from tests.certified import mccandlish2018, zhang2024
 
 QUICK = AnalysisConfig(resamples=300)
@@ -21,10 +21,6 @@ QUICK = AnalysisConfig(resamples=300)
 def estimate(values: np.ndarray, config: AnalysisConfig = QUICK) -> Answer:
     studies = [study(int(size), row[None]) for size, row in zip(SIZES, values, strict=True)]
     return next(estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], config))
-
-
-def exactly() -> Answer:
-    return estimate(noisy(np.random.default_rng(0), 1e-4))
 
 
 def test_what_doubling_buys_on_the_hyperbola() -> None:
@@ -53,24 +49,6 @@ def test_only_what_was_measured_is_doubled() -> None:
     assert doublings(exact(hyperbola, np.array([4.0, 6.0])), 0.95) == ()
 
 
-def test_an_answer_without_noise_is_the_closed_form() -> None:
-    found = exactly()
-    assert found.verdict is Verdict.OK
-    assert found.advice == ""
-    assert found.critical.definition == "least_product"
-    assert found.critical_batch_size == pytest.approx(CRITICAL, rel=0.02)
-    assert found.near[0] == pytest.approx(0.539 * CRITICAL, rel=0.1)
-    assert found.near[1] == pytest.approx(1.856 * CRITICAL, rel=0.1)
-    assert found.examples_at_critical.value == pytest.approx(2 * STEPS * CRITICAL, rel=0.02)
-    assert found.exponent.value == pytest.approx(1.0, rel=0.02)
-    assert found.min_steps.value == pytest.approx(STEPS, rel=0.02)
-    assert found.hyperbola is not None
-    assert found.hyperbola.min_steps.value == pytest.approx(STEPS, rel=0.01)
-    assert found.hyperbola.min_examples.value == pytest.approx(STEPS * CRITICAL, rel=0.01)
-    assert found.hyperbola.critical_batch_size.value == pytest.approx(CRITICAL, rel=0.01)
-    json.dumps(found.to_json(), allow_nan=False)
-
-
 def test_the_value_is_the_median_of_the_draws_and_the_interval_their_percentiles() -> None:
     found = estimate(noisy(np.random.default_rng(0), 0.05))
     drawn = found.critical.drawn
@@ -79,19 +57,6 @@ def test_the_value_is_the_median_of_the_draws_and_the_interval_their_percentiles
     assert found.interval == tuple(np.quantile(drawn, [0.025, 0.975], method="nearest"))
     wider = estimate(noisy(np.random.default_rng(0), 0.05), AnalysisConfig(resamples=300, confidence=0.5)).interval
     assert found.interval[0] < wider[0] < wider[1] < found.interval[1]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(("critical", "side", "verdict"), [(0.2, 0, Verdict.BELOW), (4000.0, 1, Verdict.ABOVE)])
-def test_a_minimum_beyond_the_batch_sizes_has_no_value_and_an_open_end(
-    critical: float, side: int, verdict: Verdict
-) -> None:
-    found = estimate(noisy(np.random.default_rng(0), 0.03, curve=hyperbola(critical=critical)))
-    assert found.critical_batch_size is None
-    assert found.interval[side] is None
-    assert found.interval[1 - side] == SIZES[0 if side == 0 else -1]
-    assert found.verdict is verdict
-    assert found.near[side] is None
-    assert found.examples_at_critical.value is None
 
 
 def test_a_far_seed_is_the_verdict_and_the_interval_allows_both() -> None:
@@ -106,13 +71,6 @@ def test_a_far_seed_is_the_verdict_and_the_interval_allows_both() -> None:
     assert low < CRITICAL < high
     (row,) = found.to_json()["far_seeds"]
     assert (row["batch_size"], row["seed"]) == (256, 1)
-
-
-def test_a_jump_is_the_verdict() -> None:
-    values = noisy(np.random.default_rng(0), 0.01) + np.where(SIZES > 40, math.log(1.3), 0.0)[:, None]
-    found = estimate(values)
-    assert found.verdict is Verdict.OFF_THE_CURVE
-    assert "the steps jump between batch sizes 32 and 64" in found.advice
 
 
 def test_worked_points_of_the_paper() -> None:
@@ -149,3 +107,34 @@ def test_published_curves(row: zhang2024.Row) -> None:
     assert answer.definitions["pareto"].value == pytest.approx(row.ratio, rel=0.3)
     assert answer.verdict is Verdict.TOO_FEW_SEEDS
     assert 0.9 < answer.exponent.value < 1.3  # type: ignore[operator]
+
+
+TRUTH = ThreePieces(200.0, 600.0, (400.0, 900.0), 10_000.0, 0.05)
+
+
+def test_pieces_meet_with_equal_slopes_and_are_what_the_formulas_say() -> None:
+    for joint in TRUTH.joints:
+        low, at, high = TRUTH.examples(joint + np.array([-1e-4, 0.0, 1e-4]))
+        assert at == pytest.approx(low, rel=1e-6)
+        assert (high - at) == pytest.approx(at - low, rel=1e-3)
+    steps = np.array([250.0, 300.0, 350.0])
+    inverse = TRUTH.examples(steps)
+    ratio = (inverse[0] - inverse[1]) / (inverse[1] - inverse[2])  # of B / (S - S_min), whatever B_0
+    assert ratio == pytest.approx((1 / 50 - 1 / 100) / (1 / 100 - 1 / 150))
+    assert np.diff(TRUTH.examples(np.array([1000.0, 2000.0])))[0] / 1000 == pytest.approx(TRUTH.min_batch_size)
+    assert TRUTH.examples(np.array([600.0]))[0] == 10_000.0
+    assert TRUTH.best_batch_size == pytest.approx(10_000 / 600)
+
+
+def test_points_on_pieces_give_them_back() -> None:
+    steps = np.array([215.0, 240.0, 300.0, 380.0, 480.0, 600.0, 800.0, 1100.0, 1600.0, 2500.0])
+    found = three_pieces(steps, TRUTH.examples(steps))
+    assert found is not None
+    np.testing.assert_allclose(found.examples(steps), TRUTH.examples(steps), rtol=0.01)
+    assert found.best_batch_size == pytest.approx(TRUTH.best_batch_size, rel=0.05)
+    assert found.min_batch_size == pytest.approx(TRUTH.min_batch_size, rel=0.1)
+
+
+def test_six_parameters_need_more_points_than_six() -> None:
+    steps = np.geomspace(215.0, 2500.0, LEAST - 1)
+    assert three_pieces(steps, TRUTH.examples(steps)) is None

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -21,9 +19,9 @@ import cli
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.questions.fit.table_fit import fit_table, read
+from analysis.questions.fit.table_fit import fit_table
 from cbs.errors import CbsError, ConfigError, DataError
-from tests.certified import kaplan2020, mccandlish2018, zhang2024
+from tests.certified import kaplan2020, zhang2024
 
 QUICK = AnalysisConfig(resamples=100)
 SIZES = (8, 16, 32, 64, 128, 256, 512)
@@ -147,22 +145,6 @@ def test_the_values_in_the_guide_are_what_the_command_prints(write: Callable[...
         assert re.search(rf"{name}( \(.*\))? +{number} \[", out), name
 
 
-def test_worked_points_of_mccandlish_are_a_whole_curve() -> None:
-    worked = mccandlish2018
-    frame = pd.DataFrame(
-        {
-            "batch_size": [ratio * worked.CRITICAL for ratio, _, _ in worked.POINTS],
-            "steps": [worked.MIN_STEPS * steps for _, steps, _ in worked.POINTS],
-        }
-    )
-    (answer,) = fit_table(frame, QUICK).answers
-    assert answer.hyperbola.min_steps.value == pytest.approx(worked.MIN_STEPS, rel=CLOSE)
-    assert answer.examples_at_critical.value == pytest.approx(2 * worked.MIN_EXAMPLES, rel=CLOSE)
-    assert answer.critical_batch_size == pytest.approx(worked.CRITICAL, rel=CLOSE)
-    for point, (_, _, examples) in zip(answer.points, worked.POINTS, strict=True):
-        assert point.examples_to_target == pytest.approx(worked.MIN_EXAMPLES * examples)
-
-
 def test_the_law_of_kaplan_comes_back() -> None:
     """Curves made from the law in tokens: values and the doubling per 13 % are those of the paper, nearly."""
     law = kaplan2020
@@ -178,15 +160,6 @@ def test_the_law_of_kaplan_comes_back() -> None:
         assert fits[loss]["critical_batch_size"] == pytest.approx(float(printed), rel=CLOSE)
     ratio = fits[losses[2]]["critical_batch_size"] / fits[2.0]["critical_batch_size"]
     assert ratio == pytest.approx(law.FACTOR, rel=0.05)  # "for every 13 %" is rounded: 1.94
-
-
-@settings(deadline=None, max_examples=10)
-@given(st.floats(1.0, 1e6), st.floats(16.0, 256.0), st.integers(0, 2))
-def test_exact_curves_come_back(min_steps: float, critical: float, fewer: int) -> None:
-    frame = pd.read_csv(io.StringIO(curve(min_steps, min_steps * critical, (4, *SIZES, 1024)[fewer:])))
-    (answer,) = fit_table(frame, QUICK).answers
-    assert answer.hyperbola.min_steps.value == pytest.approx(min_steps, rel=CLOSE)
-    assert answer.critical_batch_size == pytest.approx(critical, rel=2 * CLOSE)
 
 
 def test_formats_give_the_same_answer(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,13 +234,6 @@ def test_groups_optimizers_seeds_learning_rates_and_targets() -> None:
     assert "B_simple" not in text
     edge = fit_table(pd.DataFrame([row for row in rows if row["lr"] <= 2e-3]), QUICK)
     assert edge.answers[0].verdict == "LR optimum at edge of grid"
-
-
-def test_a_table_with_the_best_learning_rate_alone_has_no_edge() -> None:
-    frame = pd.read_csv(io.StringIO(curve())).assign(lr=1e-3)
-    fit = fit_table(frame, QUICK).to_json()["fits"][0]
-    assert (fit["verdict"], fit["points"][0]["at_grid_edge"]) == ("too few seeds", None)
-    assert fit_table(frame.drop(columns="lr"), QUICK).to_json()["fits"][0]["points"] == fit["points"]
 
 
 def test_what_was_not_reached_is_shown_as_that() -> None:
@@ -376,19 +342,6 @@ def test_a_table_in_memory_names_its_rows() -> None:
         fit_table(pd.DataFrame({"batch_size": [1, 2], "steps": pd.Series([10**400, 2], dtype=object)}), QUICK)
 
 
-def test_a_large_file_of_words_fails_fast(write: Callable[..., Path]) -> None:
-    path = write("batch_size,steps\n" + "lorem,ipsum\n" * 100_000)
-    with pytest.raises(DataError, match="line 2, column 'batch_size': 'lorem' is not a number"):
-        fit_table(path, QUICK)
-
-
-def test_columns_that_are_not_used_are_said(write: Callable[..., Path]) -> None:
-    path = write(curve().replace("batch_size,steps", "batch_size,steps,optimiser").replace("\n8,", "\n8,", 1))
-    rows = path.read_text().splitlines()
-    path.write_text("\n".join([rows[0], *(f"{row},adamw" for row in rows[1:])]))
-    assert "columns that are not used: optimiser" in fit_table(path, QUICK).notes
-
-
 @pytest.mark.usefixtures("whole_figures")
 @pytest.mark.parametrize("suffix", [".pdf", ".png"])
 def test_the_figure_is_one_file(write: Callable[..., Path], tmp_path: Path, suffix: str) -> None:
@@ -407,13 +360,6 @@ def test_a_figure_that_cannot_be_written(write: Callable[..., Path], tmp_path: P
     for figure, words in (("x.svg", "a .pdf or a .png"), ("steps.csv/x.pdf", "cannot write the figure")):
         with pytest.raises(CbsError, match=words):
             command(str(path), "--figure", str(tmp_path / figure), "--resamples", "100")
-
-
-def test_rows_know_where_they_stand(write: Callable[..., Path]) -> None:
-    path = write('batch_size,steps,group\n8,100,"two\nlines"\n\n16,60,b\n')
-    _, rows, unused = read(path)
-    assert list(zip(rows["place"], rows["group"], strict=True)) == [("line 2", "two lines"), ("line 5", "b")]
-    assert unused == []
 
 
 @pytest.mark.parametrize(

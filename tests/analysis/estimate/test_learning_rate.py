@@ -174,15 +174,6 @@ def test_the_bottom_of_a_parabola_is_found_between_grid_points(best: float, lrs:
     assert 0 < found.variance < (0.2 * found.step) ** 2
 
 
-def test_a_pruned_neighbour_says_that_the_bottom_lies_on_the_other_side() -> None:
-    gone = math.nan
-    below = one([[gone], [gone], [100], [104], [gone]])
-    above = one([[gone], [104], [100], [gone], [gone]])
-    both = one([[gone], [gone], [100], [gone], [gone]])
-    assert below.log_lr > both.log_lr + 0.05 > above.log_lr + 0.1
-    assert both.log_lr == pytest.approx(math.log(4e-3))
-
-
 def test_one_pruned_seed_makes_a_neighbour_a_bound_and_one_never_run_does_not() -> None:
     whole = one([[110, 110.1], [100, 100.1], [120, 119.9]], LRS[:3])
     pruned = one([[110, 110.1], [100, 100.1], [120, math.nan]], LRS[:3])
@@ -201,18 +192,6 @@ def test_at_an_edge_only_a_bound_is_known(best: float, edge: int) -> None:
     # ties go to the lower one, and a single learning rate is an edge
     assert one([[100], [100], [110]], LRS[:3]).edge == -1
     assert one([[100]], LRS[:1]).edge != 0
-
-
-def test_learning_rates_that_failed_or_never_ran_are_no_neighbours() -> None:
-    status = np.array([["FAILED"], ["REACHED"], ["REACHED"], ["OUT_OF_MEMORY"], [""]], dtype=object)
-    steps, nothing = np.array([[np.nan], [100.0], [110.0], [np.nan], [np.nan]]), np.full((5, 1), np.nan)
-    assert one(steps, status=status, bound=nothing).edge == -1
-    status[0] = "DIVERGED"
-    assert one(steps, status=status, bound=nothing).edge == 0
-
-
-def test_no_optimum_where_no_trial_names_its_learning_rate() -> None:
-    assert one([[100.0]], [math.nan]).batch_size == 16
 
 
 def draw(index: int) -> tuple[Truth, tuple[int, ...]]:

@@ -59,27 +59,6 @@ def holds(interval: tuple[float | None, float | None]) -> bool:
     return (low is None or low <= CRITICAL) and (high is None or high >= CRITICAL)
 
 
-def test_a_sweep_with_holes_says_the_same_as_a_whole_one() -> None:
-    """30 % of the cells of 14 sweeps were never run. At 95 % fewer than 11 hits have probability 0.004. Taken for
-    failed they let learning rates win that happened to be run with every seed."""
-    found = [estimate(runs(seed, missing=0.3)) for seed in range(14)]
-    assert sum(holds(each.interval) for each in found) >= 11
-    failed = [estimate(runs(seed, missing=0.3, known=False)) for seed in range(14)]
-    off = [
-        np.median([abs(math.log((each.critical_batch_size or math.inf) / CRITICAL)) for each in some])
-        for some in (found, failed)
-    ]
-    assert off[0] < 0.15
-    assert off[1] > 1.5 * off[0]
-
-
-def test_nothing_missing_nothing_changed() -> None:
-    """Where all was run, what ``ran`` says is what is taken when it says nothing."""
-    whole, told = (estimate(runs(0, known=known)) for known in (True, False))
-    assert whole.interval == told.interval
-    assert whole.points == told.points
-
-
 @pytest.mark.parametrize("budget", [1.0, 1.3])
 def test_a_budget_near_the_curve_leaves_the_answer_right(budget: float) -> None:
     """At 1 about half of the seeds of the smallest batch size are in time, early ones: 12 sweeps; at 95 % fewer than 9
@@ -138,10 +117,3 @@ def test_a_table_of_perfect_scaling_has_its_least_product_above_and_is_valid_jso
     assert (written["critical_batch_size"], written["examples_at_critical"]) == (None, None)
     assert written["within_10_percent"][1] is None
     assert all(each["examples_added"] < 0.2 for each in written["doublings"])
-
-
-@pytest.mark.parametrize("rows", [[(b, 300) for b, _ in PERFECT], [(8, 300), (16, 300)], PERFECT[:2]])
-def test_tables_without_a_bend_are_valid_json(rows: list[tuple[int, int]]) -> None:
-    found = fit_table(pd.DataFrame(rows, columns=["batch_size", "steps"]), QUICK)
-    assert found.answers[0].verdict in (Verdict.BELOW, Verdict.TOO_FEW_BATCH_SIZES)
-    json.dumps(found.to_json(), allow_nan=False)

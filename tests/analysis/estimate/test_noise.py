@@ -12,7 +12,6 @@ import pytest
 from analysis.estimate import noise
 from analysis.estimate.noise import NoiseScale, NoiseScales, correct, near, pooled_ratio
 from analysis.quantities import Quantity
-from cbs.errors import ResultsError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
@@ -38,13 +37,6 @@ def folder(root: Path, batch_size: int = 8, seed: int = 0, truth: Truth | None =
 
 def measure(folders: list[Path], steps_to_target: list[float], batch_size: int) -> NoiseScales:
     return noise.measure([read_steps(path / "steps.parquet") for path in folders], steps_to_target, batch_size)
-
-
-def test_ratio_of_means_not_mean_of_ratios() -> None:
-    square = np.array([1.0, 3.0, 1.0, 3.0] * 25)
-    trace = np.array([10.0, 10.0, 30.0, 30.0] * 25)
-    assert pooled_ratio([np.stack([square, trace])]).value == pytest.approx(20.0 / 2.0)
-    assert np.mean(trace / square) != pytest.approx(10.0)
 
 
 def test_steps_of_every_seed_count_alike() -> None:
@@ -132,12 +124,6 @@ def test_matched_is_measured_beside_plain(tmp_path: Path) -> None:
     )
 
 
-def test_without_moments_of_its_own_matched_is_plain(tmp_path: Path) -> None:
-    found = measure([folder(tmp_path, truth=Truth())], [400.0], 8)
-    assert (found.geometry, found.matched) == (geometry_columns("l2"), found.summary)
-    assert found.trajectory["matched_noise_scale"].equals(found.trajectory["simple_noise_scale"])
-
-
 def test_moments_that_were_not_measured_on_every_step(tmp_path: Path) -> None:
     """Every fifth step: NaN in between says nothing about the rest."""
     path = folder(tmp_path, truth=Truth(geometry="nuclear"))
@@ -151,12 +137,6 @@ def test_moments_that_were_not_measured_on_every_step(tmp_path: Path) -> None:
     kept = slice(204, 400, 5)
     expected = (result.steps["nuclear_noise"][kept].mean() / result.steps["nuclear_signal"][kept].mean()) ** 2
     assert found.matched.value == pytest.approx(expected * (1 + found.summary.value / 8))
-
-
-def test_squared_norms_need_no_correction(tmp_path: Path) -> None:
-    truth = Truth(geometry="preconditioned", own_signal=2.0, own_noise=9.0)
-    found = measure([folder(tmp_path, truth=truth)], [400.0], 8)
-    assert found.matched.value == pytest.approx(4.5, rel=0.05)
 
 
 def test_the_correction_needs_the_plain_noise_scale() -> None:
@@ -203,13 +183,6 @@ def test_exponent_and_name_are_those_of_the_data(tmp_path: Path) -> None:
     assert found.matched.value == pytest.approx(4.5, rel=0.05)
 
 
-def test_missing_steps_are_a_clear_error(tmp_path: Path) -> None:
-    path = folder(tmp_path, truth=Truth())
-    (path / "steps.parquet").unlink()
-    with pytest.raises(ResultsError, match=r"steps\.parquet"):
-        measure([path], [400.0], 8)
-
-
 def scale(value: float | None, measured: bool = True) -> NoiseScale:
     return NoiseScale(value, (1.0, 9.0) if value else (None, None), measured=measured)
 
@@ -253,21 +226,3 @@ def test_an_end_that_is_open_in_one_is_open_in_the_ratio(
     found = given.over(Quantity(critical, interval))
     assert found.value == pytest.approx(0.75)
     assert tuple(end is not None for end in found.interval) == ends
-
-
-@pytest.mark.parametrize(("given", "critical"), [(NoiseScale(None, (15.0, None)), 40.0), (NoiseScale(30.0), None)])
-def test_a_ratio_of_what_is_undefined_is_undefined(given: NoiseScale, critical: float | None) -> None:
-    found = given.over(Quantity(critical, (30.0, 50.0)))
-    assert (found.value, found.interval) == (None, (None, None))
-
-
-def test_the_ratio_covers() -> None:
-    """1000 draws of two independent normal logarithms: at 95 % the chance of fewer than 929 hits is 0.002."""
-    rng = np.random.default_rng(0)
-    hits = 0
-    for own, other in np.exp(rng.standard_normal((1000, 2)) * [0.3, 0.15]):
-        half, quarter = math.exp(1.96 * 0.3), math.exp(1.96 * 0.15)
-        critical = Quantity(other, (other / quarter, other * quarter))
-        low, high = NoiseScale(own, (own / half, own * half)).over(critical).interval
-        hits += low <= 1.0 <= high
-    assert 929 <= hits <= 968

@@ -81,12 +81,6 @@ def test_a_learning_rate_that_was_never_run_is_no_neighbour() -> None:
     assert missed.winner == 0
 
 
-def test_the_coarsest_seed_of_the_winner_counts() -> None:
-    blurred = dataclasses.replace(study([[500, 400], [100, 200]]), resolution=np.array([[400.0, 300.0], [10.0, 50.0]]))
-    assert point(blurred).resolution == 0.25
-    assert point(study([[500, 400], [100, 200]])).resolution == 0
-
-
 def test_a_batch_size_without_a_crossing_is_censored_with_its_status() -> None:
     missed = point(study([[math.nan, math.nan]], [["BUDGET_EXHAUSTED", "BUDGET_EXHAUSTED"]]))
     assert (missed.steps_to_target, missed.status, missed.steps_lower_bound) == (None, "BUDGET_EXHAUSTED", 500)
@@ -113,18 +107,6 @@ def test_the_same_whether_a_slow_trial_was_stopped_or_ran_on(tmp_path: Path, val
         assert (stopped.status == TrialStatus.PRUNED).any()
         for field in ("lrs", "seeds", "steps", "status", "bound"):
             np.testing.assert_array_equal(getattr(stopped, field), getattr(ran_on, field))
-
-
-def test_without_pruning_every_crossing_counts(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(4, 32), prune_factor=None, growth=1.1)
-    assert all(np.isfinite(study.steps).all() for study in compared(tmp_path))
-
-
-def test_crossings_on_disk_are_the_true_steps(tmp_path: Path) -> None:
-    truth = Truth(lr_at_1=1e-3, lr_power=0.0)
-    sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 32), lrs=(5e-4, 1e-3, 2e-3))
-    found = [point(study).steps_to_target for study in compared(tmp_path)]
-    assert found == pytest.approx([175 + 7381 / 4, 175 + 7381 / 32])
 
 
 def test_a_target_harder_than_the_sweeps_own_is_not_guessed(tmp_path: Path) -> None:
@@ -161,10 +143,3 @@ def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
     assert all(point(entry).reached for entry in reached)
     harder = compared(tmp_path, dataclasses.replace(TARGET, value=value - 0.02))
     assert not all(point(entry).reached for entry in harder)
-
-
-def test_runs_that_do_not_say_their_learning_rate_have_no_edge() -> None:
-    unnamed = dataclasses.replace(study([[300.0, 310.0]]), lrs=np.array([math.nan]))
-    found = point(unnamed)
-    assert (found.best_lr, found.at_grid_edge) == (None, None)
-    assert found.steps_to_target == pytest.approx(math.sqrt(300 * 310))

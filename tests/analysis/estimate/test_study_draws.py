@@ -208,11 +208,3 @@ def test_fewer_than_two_batch_sizes_have_no_draws() -> None:
     assert draw_studies(studies(values), QUICK) is None
     values[1] = 5.0
     assert draw_studies(studies(values), QUICK) is not None
-
-
-def test_the_hyperbola_beside_is_the_same_where_the_curve_is_one() -> None:
-    found = drawn(table(noise=0.02))
-    np.testing.assert_allclose(found.hyperbola.law.exponent, 1.0, rtol=1e-4)
-    assert np.median(found.hyperbola.law.critical) == pytest.approx(CRITICAL, rel=0.05)
-    assert found.hyperbola.law.log_critical.std() < np.log(least_product(found.draws)).std()
-    assert found.draws.count == found.hyperbola.count == QUICK.resamples

@@ -16,10 +16,8 @@ from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS, HEADLINE
 from analysis.estimate.diagnosis import Verdict
-from analysis.formatting import B_CRIT, DASH, number, with_interval
-from analysis.present import style
-from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
-from analysis.present.figures import FIGURES
+from analysis.formatting import B_CRIT, number, with_interval
+from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.sentences import QUOTE_NUMBER, good, judged, quote
 from analysis.present.table import latex
 from analysis.quantities import Quantity
@@ -114,15 +112,6 @@ def test_what_to_quote_is_one_sentence(measured, value, interval, verdict, said)
         assert [*judged(bounds)] == [f"{verdict}. Not ok: quote the bound with the reason, not the number."]
 
 
-def test_the_hyperbola_is_a_line_of_its_own_where_everything_is_asked_for(measured: Analysis) -> None:
-    table = summary(measured.answers)
-    assert "exponent fixed at 1" not in " ".join(table.lines)
-    for answer in measured.answers:
-        size = answer.hyperbola.critical_batch_size
-        line = f"{answer.group.optimizer}: with the exponent fixed at 1: E_min / S_min "
-        assert line + with_interval(size.value, size.interval) in " ".join(table.wide_lines)
-
-
 def test_what_the_number_is_and_what_it_means_for_a_run_is_told(measured: Analysis) -> None:
     """By the expected curve: steps and examples against those of the smallest batch."""
     for answer in measured.answers:
@@ -201,17 +190,6 @@ def test_wide_has_every_quantity_in_a_cell_of_its_own(measured: Analysis) -> Non
             assert with_interval(scale.value, scale.interval) in wide
 
 
-def test_how_far_the_learning_rates_went_is_told(measured: Analysis) -> None:
-    """What lies beyond them was never tried."""
-    frame, wide = summary(measured.answers).frame(), printed(measured, 400, wide=True)
-    for answer, (_, row) in zip(measured.answers, frame.iterrows(), strict=True):
-        lrs = [lr for study in answer.studies for lr in study.lrs]
-        assert (row["lowest_lr"], row["highest_lr"]) == (min(lrs), max(lrs))
-        assert f"  {min(lrs):.3g}..{max(lrs):.3g}  " in wide
-    unnamed = [replace(study, lrs=np.full_like(study.lrs, np.nan)) for study in measured.answers[0].studies]
-    assert lrs_tried(replace(measured.answers[0], studies=tuple(unnamed))) is None
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("wide", [True, False])
 def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, width: int, wide: bool) -> None:
@@ -223,31 +201,6 @@ def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, wi
         assert "…" not in said
         paths = ("in ", "  ")
         assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
-
-
-def test_an_undefined_interval_is_a_dash_in_brackets_beside_its_value_alone(measured: Analysis) -> None:
-    columns = {column.key: column for column in summary(measured.answers).columns}
-    column, answer = columns["matched_noise_scale"], measured.answers[0]
-    assert column.cell(answer)[1].count(",") == 1
-    noise = {
-        size: replace(found, matched=replace(found.matched, interval=(None, None)))
-        for size, found in answer.noise.items()
-    }
-    assert column.cell(replace(answer, noise=noise)) == (number(answer.matched_noise_scale.value), "[–]")
-    assert column.cell(replace(answer, noise={})) == ("–", "")
-
-
-def test_why_a_noise_scale_has_no_interval_is_said_below_the_wide_table_alone(measured: Analysis) -> None:
-    answer = measured.answers[0]
-    noise = {
-        size: replace(found, matched=replace(found.matched, interval=(None, None), note="of one window"))
-        for size, found in answer.noise.items()
-    }
-    table = summary([replace(answer, noise=noise)])
-    said = f"{answer.group.optimizer}: B_matched: of one window"
-    assert said in text(table, 200, wide=True).splitlines()
-    assert said not in text(table, 200)
-    assert "B_matched: " not in text(summary(measured.answers), 200, wide=True)
 
 
 def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) -> None:
@@ -263,22 +216,6 @@ def test_what_is_not_measured_has_no_column(tmp_path: Path, measured: Analysis) 
     assert list(summary(none.answers).frame()) == list(summary(measured.answers).frame())
 
 
-def test_the_share_of_clipped_steps_stands_where_gradients_were_clipped(tmp_path: Path) -> None:
-    truths = {"sgd": Truth(clipped=(1, 2, 3, 10**6)), "adamw": Truth()}
-    sweep(tmp_path, truths, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5, moments=True)
-    found = analyze(tmp_path, QUICK)
-    frame = points(found.answers).frame()
-    clipped = frame[frame["optimizer"] == "sgd"]
-    expected = 3 / np.ceil(clipped["steps_to_target"])
-    np.testing.assert_allclose(clipped["clipped_share"].astype(float), expected)
-    assert frame[frame["optimizer"] == "adamw"]["clipped_share"].isna().all()
-    (heading,) = [column for column in points(found.answers).columns if column.key == "clipped_share"]
-    assert heading.heading == "steps clipped"
-    assert [heading.text(value) for value in (None, 0.25)] == [DASH, "25%"]
-    (without,) = [c for c in points(found.answers[:0]).columns if c.key == "clipped_share"]
-    assert without.heading == ""
-
-
 def test_latex_is_escaped_and_balanced(measured: Analysis, defined: Analysis) -> None:
     source = latex(summary(measured.answers))
     assert r"adam\_w" in source
@@ -288,17 +225,6 @@ def test_latex_is_escaped_and_balanced(measured: Analysis, defined: Analysis) ->
     assert len([line for line in source.splitlines() if line.endswith(r"\\")]) == 1 + 4 * len(DEFINITIONS.names())
     assert all(word in source for word in (r"adam\_w", r"token\_optimal", r"reference\_batch 8"))
     assert r"\textless{} 2.4" in latex(summary(defined.answers))
-
-
-def test_the_files_hold_the_answers(measured: Analysis) -> None:
-    row = summary(measured.answers).frame().iloc[0]
-    assert row["critical_batch_size_low"] < row["critical_batch_size"] < row["critical_batch_size_high"]
-    assert row["hyperbola_min_examples"] == measured.answers[0].hyperbola.min_examples.value
-    frame = points(measured.answers).frame()
-    assert list(frame)[:5] == ["sweep", "workload", "optimizer", "metric", "target"]
-    wanted = set(measured.to_json()["fits"][0]["points"][0]) - {"steps_per_seed"}
-    assert set(frame) == wanted | {"sweep", "workload", "optimizer", "metric", "target"}
-    assert len(frame) == 3 * 4
 
 
 def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) -> None:
@@ -323,19 +249,6 @@ def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) ->
     assert table["remark"].str.len().max() > 0
 
 
-@pytest.mark.parametrize("width", [60, 140])
-def test_the_terminal_says_every_remark_once(defined: Analysis, width: int) -> None:
-    said = printed(defined, width, wide=True)
-    assert all(name in said for name in DEFINITIONS.names())
-    said = " ".join(said.split())
-    pairs = definitions(defined.answers).frame()[["definition", "remark"]].drop_duplicates()
-    remarks = [
-        remark for remark in pairs["remark"] if remark and sum(remark in other for other in pairs["remark"]) == 1
-    ]
-    assert remarks
-    assert [said.count(remark) for remark in remarks] == [1] * len(remarks)
-
-
 def test_headings_name_the_definition(defined: Analysis) -> None:
     shown = printed(defined, 120)
     assert "overhead (overhead 0.2, reference_batch 8)" in " ".join(shown.split())
@@ -348,31 +261,6 @@ def test_headings_name_the_definition(defined: Analysis) -> None:
     assert r"$B_{\mathrm{overhead}}$" in source
     assert source.count(r"sequences at $B_{\mathrm{overhead}}$") == 1
     assert r"B_{\mathrm{crit}}" not in source
-
-
-def test_the_figure_has_a_dot_per_value_and_an_arrow_per_open_end(defined: Analysis) -> None:
-    kind = FIGURES["definitions"]
-    table = kind.compute([answer for answer in defined.answers if answer.target.value == 2.4])
-    assert len(table) == 2 * len(DEFINITIONS.names())
-    table.loc[0, ["value", "low", "high"]] = [np.nan, 3.0, np.nan]
-    table.loc[1, ["value", "low", "high"]] = [np.nan, np.nan, 5.0]
-    table.loc[2, ["value", "low", "high"]] = [np.nan, np.nan, np.nan]
-    before = table.copy()
-    (axes,) = [axes for axes in kind.figure(table).axes if axes.get_yticklabels()]
-    markers = [line.get_marker() for line in axes.lines]
-    low, high = table["low"].notna(), table["high"].notna()
-    assert markers.count(">") == (low & ~high).sum()
-    assert markers.count("<") == (high & ~low).sum()
-    assert sum(marker in style.MARKERS for marker in markers) == table["value"].notna().sum()
-    assert len(axes.texts) == (table[["value", "low", "high"]].isna().all(axis=1)).sum()
-    pd.testing.assert_frame_equal(table, before)
-
-
-def test_nothing_reached_is_a_table_of_dashes(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(2, 8), lrs=(1e-3, 2e-3), growth=1.5, max_steps=10)
-    found = analyze(tmp_path, AnalysisConfig(resamples=100))
-    assert definitions(found.answers).frame()[["value", "low", "high"]].isna().all(axis=None)
-    assert "–" in printed(found, wide=True)
 
 
 def test_every_heading_is_a_word_that_explain_knows(measured: Analysis) -> None:
@@ -390,15 +278,6 @@ def test_the_answer_fits_a_screen_and_everything_else_is_asked_for(measured: Ana
     for title in ("What doubling the batch size buys", "Definitions side by side"):
         assert title in wide
         assert title not in "\n".join(short)
-
-
-def test_print_shows_what_a_terminal_of_80_columns_does(measured: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = printed(measured, 80).rstrip()
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # a notebook, where rich displays instead of writing
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert str(measured) == expected
-    for answer in measured.answers:
-        assert with_interval(answer.critical_batch_size, answer.interval) in str(measured)
 
 
 def test_a_notebook_shows_the_table_the_sentence_and_the_main_figure(measured: Analysis) -> None:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from analysis import analyze, present
+from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.figure_options import FigureLabels, parse_figures
 from analysis.present.figures import FIGURES
@@ -48,29 +47,6 @@ def test_curves_and_panels_have_the_names_that_were_given(results: Path) -> None
         assert "AdamW" in words
         assert "0.99" in words
         assert "0.95" not in words
-
-
-def test_a_panel_alone_needs_no_title_and_of_several_a_title_says_which_is_which(results: Path) -> None:
-    kind, answers = FIGURES["learning_rate"], analyze(results, QUICK).answers
-    titles = [
-        [axes.get_title() for axes in kind.figure(kind.compute(some), labels=FigureLabels(titles=False)).axes]
-        for some in (answers, answers[:1])
-    ]
-    assert len({*titles[0]}) == 2
-    assert all(titles[0])
-    assert titles[1] == [""]
-
-
-def test_a_cell_of_several_names_is_renamed_line_by_line() -> None:
-    table = pd.DataFrame({"optimizer": ["a"], "after": ["a\nb"], "steps": [1.0]})
-    named = FigureLabels(names={"a": "A"}).named(table)
-    assert named.iloc[0].to_list() == ["A", "A\nb", 1.0]
-    assert table.iloc[0]["optimizer"] == "a"
-
-
-def test_the_table_behind_a_figure_keeps_its_names(results: Path, tmp_path: Path) -> None:
-    present.write(analyze(results, QUICK), tmp_path, labels=FigureLabels(names={OTHER: "MERIT"}))
-    assert set(pd.read_csv(tmp_path / "figures" / "steps.csv")["optimizer"]) == {OTHER, BETAS}
 
 
 def test_the_command_sets_them_and_refuses_in_one_line(results: Path, tmp_path: Path, run) -> None:

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,20 +13,15 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from typer.testing import CliRunner
 
-import cli
-from analysis import analyze, present
+from analysis import analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer
-from analysis.figure_options import VENUES, venue_named
+from analysis.figure_options import VENUES
 from analysis.formatting import with_interval
 from analysis.present import style
-from analysis.present.figures import FIGURES, TOGETHER, Picture, figures_of, pictures
+from analysis.present.figures import FIGURES, Picture, figures_of, pictures
 from analysis.present.findings import Analysis
-from analysis.present.style.scales import width, wrapped, wrapped_apart
-from analysis.questions.analyze.figures.steps import EVEN
-from cbs.errors import ConfigError
 from cbs.trial.target import Target
 from tests.cases import of_extensions
 from tests.factories import Truth, geometry_columns, sweep
@@ -204,31 +197,6 @@ def test_learning_rates_have_the_range_of_their_seeds_on_the_same_axes(tmp_path:
         )
 
 
-def test_names_that_differ_in_the_middle_alone_stay_apart_when_they_are_cut() -> None:
-    names = [f"muon(betas=[0.9, 0.95], momentum=0.{part}, ns_steps=5, weight_decay=0.1)" for part in (8, 9)]
-    alike = [wrapped(name, 1.0, 7, lines=2) for name in names]
-    assert len(set(alike)) == 1, "of no use as a test"
-    apart = wrapped_apart(names, 1.0, 7, lines=2)
-    assert len(set(apart)) == 2
-    assert all(width(line, 7) <= 1.0 for text in apart for line in text.split("\n"))
-    assert wrapped_apart(["a", "a "], 1.0, 7, lines=1) == ["a", "a"]
-    assert wrapped_apart(names[:1], 1.0, 7, lines=2) == alike[:1]
-    assert wrapped_apart([], 1.0, 7, lines=2) == []
-
-
-def test_panels_of_variants_have_titles_that_differ(tmp_path: Path) -> None:
-    names = [
-        f"muon(adjust_lr=original, betas=[0.9, 0.9{part}], match_rms_adamw=true, momentum=0.9{part}, nesterov=false, "
-        f"ns_steps={part}, weight_decay=0.1)"
-        for part in range(2)
-    ]
-    sweep(tmp_path, dict.fromkeys(names, NOISY), batch_sizes=(2, 8), lrs=(1e-3, 2e-3), growth=1.5)
-    kind = FIGURES["learning_rate"]
-    titles = [axes.get_title() for axes in kind.figure(kind.compute(analyze(tmp_path, QUICK).answers)).axes]
-    assert len(set(titles)) == 2
-    assert all(titles)
-
-
 @pytest.mark.usefixtures("whole_figures")
 @pytest.mark.parametrize(
     "names", kinds([("steps", "definitions", "noise_scale")], [(tuple(sorted({*OF_ANSWERS} - SELDOM)),)])
@@ -251,12 +219,6 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(names: tuple[str, 
     assert [path.read_bytes() for path in again] == [(tmp_path / "figures" / path.name).read_bytes() for path in again]
 
 
-def test_files_of_several_targets_are_told_apart(sketches: dict[str, Figure], tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
-    files = {path.name for path in present.write(analyze(tmp_path, QUICK, targets=[2.4, 2.8]), tmp_path / "analysis")}
-    assert {"steps-validation_loss_below_2.4.pdf", "steps-validation_loss_below_2.8.pdf"} <= files
-
-
 @pytest.mark.usefixtures("whole_figures")
 @pytest.mark.parametrize("name", [*VENUES][:2])
 def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
@@ -272,30 +234,6 @@ def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
 
 
-@pytest.mark.usefixtures("whole_figures")
-def test_all_files_of_a_figure_have_one_layout(tmp_path: Path) -> None:
-    figure, (axes,) = style.grid(1)
-    style.save_as(figure, tmp_path / "figure.pdf")
-    place = axes.get_position().bounds
-    axes.set_ylabel("what would move the axes", fontsize=20)
-    style.save_as(figure, tmp_path / "figure.png")
-    assert axes.get_position().bounds == place
-
-
-def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
-    # The gap as the style files set it: icml \\columnsep 0.25in, acl 0.6cm, IEEEtran 1pc.
-    for name, gap in {"icml": 0.25, "acl": 0.6 / 2.54, "ieee": 12 / 72.27}.items():
-        assert VENUES[name].text == pytest.approx(2 * VENUES[name].column + gap)
-
-
-def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown venue 'iclm'; did you mean icml.*neurips"):
-        venue_named("iclm")
-    answer = CliRunner().invoke(cli.application(), ["analyze", "nowhere", "--figures", "iclm"])  # before anything else
-    assert isinstance(answer.exception, ConfigError)
-    assert "unknown venue" in str(answer.exception)
-
-
 def test_labels_of_batch_sizes_cover_no_point(situation: Situation) -> None:
     table = situation.table("pareto")
     if table.empty:
@@ -309,54 +247,6 @@ def test_labels_of_batch_sizes_cover_no_point(situation: Situation) -> None:
     points = table[table["kind"] == "point"]
     ends = points.groupby("optimizer")["batch_size"].agg(["min", "max"]).to_numpy().ravel()
     assert {f"{size:g}" for size in ends} <= {text.get_text() for text in axes.texts}
-
-
-@pytest.mark.parametrize("name", OF_ANSWERS)
-def test_captions_say_the_units(name: str, situation: Situation) -> None:
-    kind, table = FIGURES[name], situation.table(name)
-    if len(table):
-        assert "sequences" in kind.said(table)
-    assert kind.title
-
-
-def test_what_was_not_measured_has_no_panel_and_no_figure(tmp_path: Path) -> None:
-    options = {"batch_sizes": (8, 32), "lrs": (1e-3, 2e-3), "growth": 1.5}
-    sweep(tmp_path / "measured", {"adamw": NOISY}, moments=True, **options)
-    sweep(tmp_path / "plain", {"sgd": NOISY}, **options)
-    found = {name: analyze(tmp_path / name, QUICK).answers for name in ("measured", "plain")}
-    kind = FIGURES["noise_scale"]
-    assert len(kind.figure(kind.compute([*found["measured"], *found["plain"]])).axes) == 1
-    assert kind.compute(found["plain"]).empty
-    (answer,) = found["measured"]
-    unknown = {"simple_noise_scale": np.nan, "matched_noise_scale": np.nan}
-    noise = {
-        size: dataclasses.replace(entry, trajectory=entry.trajectory.assign(**unknown))
-        for size, entry in answer.noise.items()
-    }
-    assert kind.compute([dataclasses.replace(answer, noise=noise)]).empty
-    assert "noise_scale" not in [picture.name for picture in pictures(Analysis, found["plain"])]
-    assert "noise_scale" in [picture.name for picture in pictures(Analysis, found["measured"])]
-
-
-def test_noise_scales_stand_against_critical_batch_sizes_where_there_are_several(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
-    one, two = analyze(tmp_path, QUICK), analyze(tmp_path, QUICK, targets=[2.5, 2.6])
-    name = "noise_against_critical"
-    assert name not in [picture.name for picture in figures_of(one)]
-    (picture,) = [picture for picture in figures_of(two) if picture.name == name]
-    for row, answer in zip(picture.table.itertuples(), two.answers, strict=True):
-        assert (row.noise_scale, row.critical_batch_size) == (answer.noise_scale.value, answer.critical_batch_size)
-        assert row.loss == answer.target.value
-    (axes,) = picture.kind.figure(picture.table).axes
-    assert axes.get_xlim()[0] == pytest.approx(axes.get_ylim()[0])  # one scale for both, so that they can be compared
-    assert "noise_against_loss" not in [picture.name for picture in figures_of(one)]
-    (picture,) = [picture for picture in figures_of(two) if picture.name == "noise_against_loss"]
-    assert dict(zip(picture.table["loss"], picture.table["noise_scale"], strict=True)) == {
-        answer.target.value: answer.noise_scale.value for answer in two.answers
-    }
-    (axes,) = picture.kind.figure(picture.table).axes
-    left, right = axes.get_xlim()
-    assert left > right  # the loss falls to the right
 
 
 def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one(tmp_path: Path) -> None:
@@ -377,79 +267,6 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one(tmp_path: Path) -> Non
     assert drawn == {"bent": True, "straight": False}
 
 
-def test_what_doubling_buys_is_drawn_as_it_is_told(tmp_path: Path) -> None:
-    sizes = (2, 4, 8, 32, 64)
-    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=sizes, lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
-    (answer,) = analyze(tmp_path, QUICK).answers
-    table = FIGURES["doubling"].compute([answer])
-    points, curve = (table[table["kind"] == kind] for kind in ("point", "fit"))
-    assert points["batch_size"].tolist() == [2, 4, 8, 32]
-    saved = [entry.steps_saved.value for entry in answer.doublings]
-    assert points["steps_saved"].tolist() == pytest.approx([100 * value for value in saved])
-    added = [entry.examples_added.value for entry in answer.doublings]
-    assert points["examples_added"].tolist() == pytest.approx([100 * value for value in added])
-    assert (curve["low"] < curve["steps_saved"]).all()
-    assert (curve["steps_saved"] < curve["high"]).all()
-    # steps times examples are the same before and after where the product of both factors is 1
-    assert pytest.approx(1) == (1 - EVEN / 100) * (1 + (100 - 2 * EVEN) / 100)
-
-
-def test_a_key_that_would_crowd_the_data_stands_below() -> None:
-    """Data along the top leave no corner free: within the axes the key would take the room of the data."""
-    from matplotlib.lines import Line2D
-
-    for falling, inside in ((True, True), (False, False)):
-        with style.style():
-            figure, (axes,) = style.grid(1)
-            x, y = np.geomspace(1, 100, 9), np.geomspace(1000, 1, 9) if falling else np.full(9, 1000.0)
-            style.log_axes(axes, x, np.append(y, 1.0), "x", "y")
-            style.key(axes, [Line2D([], [], color="k", label=f"name {place}") for place in range(5)], x, y)
-        assert ((axes.get_legend() is not None), not figure.legends) == (inside, inside)
-        low, high = np.log(axes.get_ylim())
-        assert np.log(1000) / (high - low) > 0.7
-
-
-def test_a_key_finds_its_room_beside_linear_axes() -> None:
-    from matplotlib.lines import Line2D
-
-    x, high = np.array([0.0, 1.0, 9.0, 10.0]), {True: [0.0, 0.0, 3.0, 3.0], False: [3.0, 3.0, 3.0, 3.0]}
-    for free, y in high.items():
-        with style.style():
-            _, (axes,) = style.grid(1)
-            axes.set(xlim=(-1.0, 11.0), ylim=(-1.0, 3.2))
-            style.key(axes, [Line2D([], [], color="k", label=label) for label in ("a", "b")], x, y)
-        low, top = axes.get_ylim()
-        assert low == -1.0
-        assert bool(top == pytest.approx(3.2)) is free
-        assert axes.get_legend().get_alignment() == "left" or not free  # the corner where there is room
-
-
-@pytest.mark.slow
-def test_many_optimizers_have_a_panel_each_with_the_others_behind(tmp_path: Path) -> None:
-    names = [f"optimizer{place}" for place in range(TOGETHER + 1)]
-    truths = {name: dataclasses.replace(NOISY, min_steps=100.0 * 1.2**place) for place, name in enumerate(names)}
-    sweep(tmp_path, truths, batch_sizes=(2, 16, 128), lrs=(1e-3, 2e-3), growth=1.5)
-    answers = analyze(tmp_path, QUICK).answers
-    for name in ("steps", "pareto"):
-        kind = FIGURES[name]
-        figure = kind.figure(kind.compute(answers))
-        assert [axes.get_title() for axes in figure.axes] == names
-        limits = {(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}
-        assert len(limits) == 1, "to be compared by eye"
-        grey = [
-            sum(line.get_color() == style.GREY and line.get_alpha() == 0.5 for line in a.lines) for a in figure.axes
-        ]
-        assert set(grey) == {TOGETHER}
-        (legend,) = figure.legends
-        assert "the other optimizers" in [text.get_text() for text in legend.get_texts()]
-        assert not any(text.get_text().startswith("optimizer") for text in legend.get_texts())
-        if name == "steps":
-            for axes, answer in zip(figure.axes, answers, strict=True):
-                assert axes.texts[0].get_text() == with_interval(answer.critical_batch_size, answer.interval)
-            together = kind.figure(kind.compute(answers[:TOGETHER]))
-            assert len(together.axes) == 1
-
-
 @pytest.mark.parametrize(("factor", "filled"), [(1.5, 1), (30.0, 0)])
 def test_a_band_that_would_cover_everything_is_drawn_as_its_ends(factor: float, filled: int) -> None:
     _, (axes,) = style.grid(1)
@@ -460,57 +277,6 @@ def test_a_band_that_would_cover_everything_is_drawn_as_its_ends(factor: float, 
     dotted = [line for line in axes.lines if line.get_linestyle() == ":"]
     ends = [list(line.get_ydata()) for line in dotted]
     assert ends == ([] if filled else [list(rows["low"]), list(rows["high"])])
-
-
-def test_figures_are_found_by_the_type_of_the_result(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
-    report = analyze(tmp_path, QUICK, targets=[2.4, 2.8])
-    names = [picture.name for picture in figures_of(report)]
-    assert {name.partition("-")[0] for name in names} <= set(OF_ANSWERS)
-    assert len(set(names)) == len(names)
-    assert list(figures_of(object())) == []
-
-
-def test_a_fresh_process_knows_the_parts_of_a_result_and_has_no_matplotlib_before_it_asks() -> None:
-    """A result that is drawn in parts says so in a figure's own file, which nothing has imported yet."""
-    code = (
-        "import sys\n"
-        "from analysis.present.figures import figures_of\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "from analysis.config import AnalysisConfig\n"
-        "from analysis.questions.compare.optimizers import Comparisons\n"
-        "names = [name for name in Comparisons.__dataclass_fields__]\n"
-        "empty = Comparisons(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
-        "assert list(figures_of(empty)) == []\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_bands_far_from_the_lines_do_not_set_the_limits() -> None:
-    lines, ends = pd.Series([10.0, 100.0]), pd.DataFrame({"low": [0.5, 4.0], "high": [np.nan, 900.0]})
-    assert sorted(style.near(lines, ends, 10)) == [4.0, 10.0, 100.0, 900.0]
-    assert sorted(style.near(lines, ends, 3)) == [4.0, 10.0, 100.0]
-
-
-def test_a_line_drops_from_a_curve_to_the_axis() -> None:
-    _, (axes,) = style.grid(1)
-    curve = pd.DataFrame({"batch_size": [1.0, 100.0], "steps": [100.0, 1.0]})
-    style.log_axes(axes, curve["batch_size"], curve["steps"], "x", "y")
-    style.drop_line(axes, curve, 10.0, style.looks(["a"])["a"])
-    (line,) = axes.lines
-    assert list(line.get_xdata()) == [10.0, 10.0]
-    assert line.get_ydata() == pytest.approx([axes.get_ylim()[0], 10.0])
-
-
-def test_the_pareto_key_says_what_stars_and_thin_lines_are(situation: Situation) -> None:
-    table = situation.table("pareto")
-    if table.empty:
-        return
-    figure = situation.drawn("pareto")
-    legend = figure.axes[0].get_legend() or figure.legends[0]
-    said = {text.get_text() for text in legend.get_texts()}
-    assert (r"$B_{\mathrm{crit}}$" in said) == (table["kind"] == "critical").any()
-    assert ("hyperbola" in said) == (table["kind"] == "hyperbola").any()
 
 
 def test_an_open_end_is_an_arrow_and_an_unknown_interval_nothing() -> None:

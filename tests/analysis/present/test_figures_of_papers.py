@@ -49,14 +49,6 @@ def test_fronts_of_several_targets_are_in_one_panel_for_each_optimizer(two: Path
     assert [text.get_text() for text in legend.get_texts()] == [f"validation loss < {goal}" for goal in (3.2, 2.8, 2.4)]
 
 
-def test_the_line_of_equal_tokens_is_below_the_key(two: Path) -> None:
-    table = FIGURES["token_ratio"].compute(compare(two, config=QUICK, reference="muon"))
-    table[["token_ratio", "low", "high"]] /= 4 * table["high"].max()  # the line at 1 lies above all of them
-    (axes,) = drawn("token_ratio", table).axes[:1]
-    (_, line), key = axes.transData.transform((table["batch_size"].iloc[0], 1.0)), axes.get_legend()
-    assert key.get_window_extent().y0 > line
-
-
 def test_the_token_ratio_has_a_line_for_every_target(two: Path) -> None:
     kind = FIGURES["token_ratio_goals"]
     assert kind.compute(compare(two, QUICK)).empty
@@ -94,10 +86,6 @@ def test_pairs_of_tuned_options_are_marked_by_how_their_trials_ended(stored: Pat
     assert axes.get_ylabel() == "1 - momentum"
     marked = np.concatenate([line.get_ydata() for line in axes.lines])
     assert set(np.round(marked, 9)) <= {0.2, 0.1, 0.05, 0.02}
-
-
-def test_only_a_sweep_with_a_tuned_number_has_that_figure(two: Path) -> None:
-    assert FIGURES["tuned_option"].compute(analyze(two, QUICK).answers).empty
 
 
 def test_data_against_steps_at_one_rate_have_three_pieces_and_their_residual(tmp_path: Path, two: Path) -> None:

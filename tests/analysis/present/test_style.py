@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
 from analysis.present import style
-from analysis.present.style.labels import MOST_INSIDE
-from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped
+from analysis.present.style.scales import width, wrapped
 
 
 @given(st.lists(st.floats(-0.2, 1.2), min_size=1, max_size=9), st.floats(0.01, 0.11))
@@ -45,40 +44,6 @@ def test_ticks_are_round_numbers_of_the_axis_as_it_is_drawn(low: float, high: fl
         ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
     assert 2 <= len(ticks) <= 6
     assert all(float(f"{tick:.1e}") == pytest.approx(tick) for tick in ticks)
-
-
-def test_a_long_key_stands_below_the_axes() -> None:
-    from matplotlib.lines import Line2D
-
-    with style.style():
-        figure, (axes,) = style.grid(1)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlim(1, 10)
-        axes.set_ylim(1, 10)
-        handles = [Line2D([], [], color="k", label=f"optimizer {index}") for index in range(MOST_INSIDE + 1)]
-        style.key(axes, handles, pd.Series([1.0, 9.0]), pd.Series([2.0, 3.0]))
-        figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-    assert axes.get_ylim() == (1, 10)
-
-
-def test_a_key_below_has_as_many_columns_as_fit() -> None:
-    from matplotlib.lines import Line2D
-
-    for label, least, most in (
-        ("adamw  39.8 [28.5, 53.1]", 0.1, 0.25),
-        ("a much longer name  39.8 [28.5, 53.1]", 0.25, 0.4),
-    ):
-        with style.style():
-            figure, _ = style.grid(1)
-            style.below(figure, [Line2D([], [], label=f"{label}{' ' * index}") for index in range(8)], title="B")
-            figure.draw_without_rendering()
-        (legend,) = figure.legends
-        box = legend.get_window_extent()
-        assert box.width <= figure.bbox.width
-        assert least < box.height / figure.bbox.height < most
 
 
 @pytest.mark.parametrize("sizes", [[2**k for k in range(2, 10)], [2**k for k in range(21)], [4, 1000, 1024, 1100], [8]])
@@ -137,18 +102,6 @@ def test_without_colour_twenty_optimizers_differ_in_marker_or_dashes() -> None:
     assert len({(look.marker, look.colour) for look in style.looks(names).values()}) == 20
 
 
-def test_batch_sizes_grow_darker() -> None:
-    shades = style.shades([2, 8, 32, 128])
-    lightness = [_lab(_linear(shades[size]))[0] for size in sorted(shades)]
-    assert np.all(np.diff(lightness) < -5)
-
-
-@pytest.mark.parametrize("colour", [*style.COLOURS, style.GREY, style.ALERT, "#ffffff", "#ffff00"])
-def test_words_in_a_colour_can_be_read_on_white(colour: str) -> None:
-    red, green, blue = _linear(ink(colour))
-    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= CONTRAST - 0.05  # rounded to 8 bits
-
-
 @given(st.text(alphabet="ab_,=( 0.$", min_size=1, max_size=90), st.floats(0.3, 3.0), st.integers(1, 3))
 def test_wrapped_text_fits_and_keeps_both_ends(text: str, inches: float, lines: int) -> None:
     found = wrapped(text, inches, 7, lines=lines).split("\n")
@@ -163,7 +116,24 @@ def test_wrapped_text_fits_and_keeps_both_ends(text: str, inches: float, lines: 
         assert whole.endswith(end)
 
 
-def test_names_are_drawn_as_they_stand() -> None:
-    assert literal("a$b$") == r"a\$b\$"
-    assert literal("_a") == " _a"
-    assert literal("a_b") == "a_b"
+def labels(axis: str, values: list[float], ticks: list[float] | None) -> int:
+    """Number of labels of an axis, after none of them was found to overlap the next."""
+    with style.style():
+        figure, (axes,) = style.grid(1)
+        style.log_scale(axes, axis, values, ticks)
+        figure.draw_without_rendering()
+        drawn = [label for label in getattr(axes, f"{axis}axis").get_ticklabels() if label.get_text()]
+        boxes = [label.get_window_extent() for label in drawn]
+    low, high = axes.bbox.get_points()[:, "xy".index(axis)]
+    middles = [box.get_points()[:, "xy".index(axis)].mean() for box in boxes]
+    boxes = [box for box, middle in zip(boxes, middles, strict=True) if low <= middle <= high]
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+    return len(boxes)
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize(
+    ("values", "least"), [([8, 46, 48, 52, 67, 512], 3), ([16, 17, 18, 19, 20], 2), ([4, 8, 16, 32, 64, 128, 256], 4)]
+)
+def test_labels_of_values_close_together_do_not_overlap(axis: str, values: list[float], least: int) -> None:
+    assert labels(axis, values, values) >= least

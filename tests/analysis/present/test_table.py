@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analysis.formatting import DASH, number, share_in_percent, with_interval
+from analysis.formatting import number, with_interval
 from analysis.present.table import Column, Table, latex, pivot, print_part, quantity
 from analysis.quantities import UNKNOWN, Quantity
 
@@ -56,14 +56,6 @@ def lacking(table: Table, shown: str) -> list[str]:
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert number(value) == text
-
-
-@given(st.floats(-1e300, 1e300))
-def test_a_number_is_short_and_close(value: float) -> None:
-    shown = number(value)
-    assert len(shown) <= 11
-    assert "000000" not in shown
-    assert float(shown.replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
 def test_open_ends_are_shown() -> None:
@@ -131,21 +123,6 @@ def test_a_table_is_whole_then_in_blocks_then_row_by_row() -> None:
         assert max(map(len, shown.splitlines())) <= width
 
 
-def test_of_a_table_without_rows_the_sentences_alone_are_said() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    print_part(
-        Table(columns=(Column("a", heading="a"),), rows=[], title="Of what there is", lines=["there is none"]), console
-    )
-    assert console.file.getvalue() == "there is none\n"  # type: ignore[attr-defined]
-
-
-def test_a_cut_digit_is_noticed() -> None:
-    table = Table(columns=(Column("b", "", "B"),), rows=[{"b": 158.0}])
-    assert lacking(table, "B\n15") == ["158"]
-    assert lacking(table, "B\n1158") == ["158"]
-    assert lacking(table, "B\n158") == []
-
-
 def test_a_command_stays_on_its_line() -> None:
     console = Console(width=40, file=io.StringIO())
     command = "  cbs sweep " + " ".join(f"--option-{place} value" for place in range(9))
@@ -211,10 +188,3 @@ def test_a_quantity_is_a_column_with_its_interval_in_the_unit_of_its_heading() -
     assert list(frame) == ["hours", "hours_low", "hours_high", "time", "time_low", "time_high"]
     assert frame.iloc[0].dropna().tolist() == [2.0, 1.0, 7200.0, 3600.0]
     assert frame.iloc[1:].isna().all(axis=None)
-
-
-@pytest.mark.parametrize(
-    ("share", "shown"), [(0.0234, "2.3 %"), (0.00085, "0.085 %"), (3.1e-16, "0 %"), (-2e-12, "0 %"), (None, DASH)]
-)
-def test_a_share_that_is_rounding_is_none(share: float | None, shown: str) -> None:
-    assert share_in_percent(share) == shown

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present import in_one_piece
-from analysis.present.figures import FIGURES, figures_of
+from analysis.present.figures import figures_of
 from analysis.questions.compare.optimizers import compare
-from analysis.read.throughput import Assumed, read_throughput
+from analysis.read.throughput import Assumed
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
 from tests.factories import Truth, sweep
@@ -92,19 +92,6 @@ def test_every_situation_is_compared_drawn_and_written_as_strict_json(
         assert {"sweep", "target"} <= set(pd.read_csv(tmp_path / "out" / file))
 
 
-def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
-    report = compare(two, FAST, throughput=ASSUMED, targets=[2.4, 2.8])
-    panels = ["validation loss < 2.4", "validation loss < 2.8"]
-    for picture in figures_of(report):
-        pairs = picture.name == "token_ratio_goals"  # a panel holds the lines of all targets
-        assert picture.table["panel"].unique().tolist() == (["adamw / muon"] if pairs else panels)
-        before = picture.table.copy()
-        figure = picture.kind.figure(picture.table)
-        pd.testing.assert_frame_equal(picture.table, before)
-        figure.canvas.draw()
-        fits_on_the_page(figure)
-
-
 def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -> None:
     table = two / "throughput.csv"
     code, out, err = run("compare", two, "--throughput", table, "-o", tmp_path, "--resamples", 200, "--wide")
@@ -121,21 +108,6 @@ def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -
     assert comparison["compute_time"] == []
     pairs = {(pair["larger"], pair["smaller"]): pair["probability"] for pair in comparison["critical_batch_sizes"]}
     assert pairs["adamw", "muon"] + pairs["muon", "adamw"] == pytest.approx(1.0)
-
-
-def test_an_assumption_is_stated_in_every_output(two: Path, run: Callable, tmp_path: Path) -> None:
-    given = "assumed(examples_per_second_per_device=1000, max_batch_per_device=32, step_latency=0.01)"
-    _, out, _ = run("compare", two, "--throughput", given, "-o", tmp_path, "--resamples", 200, "--figures", "none")
-    assert "assumed, not measured: a step takes 0.01 s" in " ".join(out.split())
-    assert "assumed, not measured" in json.loads((tmp_path / "comparison.json").read_text())["throughput"]
-
-
-def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
-    given = "assumed(examples_per_second_per_device=100)"
-    code, out, _ = run("compare", tmp_path, "--throughput", given, "--figures", "none")
-    assert code == 0
-    assert "target not reached. Not ok: there is no number to quote, only the reason." in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -179,20 +151,6 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="cannot write"), in_one_piece(tmp_path / "file" / "out"):
         pytest.fail("a folder inside a file")
-
-
-def test_the_key_of_the_plane_has_the_batch_sizes_of_the_frontier(two: Path, tmp_path: Path) -> None:
-    throughput = read_throughput(two / "throughput.csv")
-    report = compare(two, FAST, throughput=throughput)
-    kind = FIGURES["compute_time"]
-    table = kind.compute(report)
-    axes = kind.figure(table).axes[0]
-    legend = axes.get_legend()
-    assert legend is not None
-    front = table[table["on_frontier"] & (table["optimizer"] == "adamw")]
-    ends = f"B={front['batch_size'].min():g}–{front['batch_size'].max():g}"
-    assert f"adamw, {ends}" in [text.get_text() for text in legend.get_texts()]
-    assert sorted(front["devices"]) == [1, 4]
 
 
 def test_across_folders_optimizers_stand_side_by_side_and_what_differs_is_told(two: Path, tmp_path: Path) -> None:

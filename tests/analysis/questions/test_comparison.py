@@ -14,7 +14,6 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.estimate.scopes import read_scopes
 from analysis.estimate.time_curves import undominated
 from analysis.questions.compare.optimizers import critical_pairs, pick_reference, token_ratio
 from analysis.questions.compare.tables import rising
@@ -113,16 +112,6 @@ def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None
     assert ratio.probability_not_decreasing is None
 
 
-def test_scopes_keep_targets_apart(tmp_path: Path) -> None:
-    # noisy, as learning rates on either side of the best one would take the same steps
-    noisy = dataclasses.replace(BASE, noise=0.01)
-    sweep(tmp_path, {"adamw": noisy, "muon": noisy}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
-    found, notes = read_scopes(tmp_path, AnalysisConfig(resamples=100), [2.4, 2.8])
-    assert [[answer.group.optimizer for answer in scope.answers] for scope in found] == [["adamw", "muon"]] * 2
-    assert [scope.title for scope in found] == ["validation loss < 2.4", "validation loss < 2.8"]
-    assert notes == ()
-
-
 def test_the_reference_is_the_one_asked_for_else_adamw_else_the_first(noisy: dict[str, Answer]) -> None:
     found = list(noisy.values())
     assert pick_reference(found, "muon").group.optimizer == "muon"
@@ -167,12 +156,3 @@ def test_every_pair_is_compared_in_both_orders(noisy: dict[str, Answer]) -> None
     assert one.ratio == pytest.approx(np.median(sizes[0]) / np.median(sizes[1]), rel=0.1)
     width = math.log(one.interval[1] / one.interval[0]) / (2 * 1.96)
     assert width == pytest.approx(math.hypot(*(np.log(each).std() for each in sizes)), rel=0.2)
-
-
-def test_without_draws_the_measured_ratio_is_left(noisy: dict[str, Answer]) -> None:
-    adamw, without = noisy["adamw"], dataclasses.replace(noisy["muon"], draws=None, hyperbola=None)
-    ratio = token_ratio(adamw, without)
-    assert [at.value for at in ratio.at] == [at.measured for at in token_ratio(adamw, noisy["muon"]).at]
-    assert {at.interval for at in ratio.at} == {(None, None)}
-    assert (ratio.curve, ratio.probability_not_decreasing) == ((), None)
-    assert {pair.probability for pair in critical_pairs([adamw, without])} == {None}

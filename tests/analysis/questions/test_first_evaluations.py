@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis import analyze
@@ -12,7 +11,6 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.present.answers import points
 from analysis.questions.analyze.figures import learning_rate
 from analysis.questions.analyze.figures.steps import rows as steps_rows
-from analysis.questions.fit.table_fit import fit_table
 from analysis.read.importers import import_runs
 from tests.analysis.read.importers.sources import settings, write_csv
 
@@ -83,16 +81,3 @@ def test_one_learning_rate_that_is_past_the_target_is_the_best_of_them(tmp_path:
     (answer,) = analyze(sweep(tmp_path, every, (0.125, 1.0, 8.0)), QUICK).answers
     point = next(point for point in answer.points if point.batch_size == 400)
     assert (point.best_lr, point.at_grid_edge, point.steps_upper_bound) == (1e-3, False, every)
-
-
-def test_where_nothing_was_measured_the_advice_is_the_same(tmp_path: Path) -> None:
-    (answer,) = analyze(sweep(tmp_path, 40_000), QUICK).answers
-    assert (answer.verdict, answer.critical.value, answer.interval) == (Verdict.COARSE_STEPS, None, (None, None))
-    assert "evaluate earlier" in answer.advice
-
-
-def test_a_table_of_rounded_steps_has_bounds_too() -> None:
-    table = {"batch_size": SIZES, "steps": [5000 * math.ceil(needed(size) / 5000) for size in SIZES]}
-    (answer,) = fit_table(pd.DataFrame(table), QUICK).answers
-    assert [point.batch_size for point in answer.points if point.bounded] == [400, 800, 1600]
-    assert (answer.interval[0] or 0.0) <= CRITICAL <= (answer.interval[1] or math.inf)

@@ -12,8 +12,6 @@ import pytest
 from analysis import Analysis, analyze
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present.answers import summary
-from analysis.present.table import latex
 from analysis.questions.compare.optimizers import compare
 from analysis.read.importers import Settings, import_runs
 from analysis.read.results import of_training
@@ -90,20 +88,6 @@ def test_a_metric_of_the_batches_trained_on_is_told_by_its_name(metric: str, sai
     assert bool(of_training(metric)) == said
 
 
-def test_a_training_loss_is_named_by_every_analysis(tmp_path: Path) -> None:
-    _, found = imported(logged(metric="train_loss"), tmp_path, metric="train_loss")
-    (note,) = found.notes
-    assert note.startswith("sweep out: train_loss is measured on the training batches, by its name")
-
-
-def test_a_running_mean_makes_another_hyperbola_of_the_same_curve() -> None:
-    """What the remark says: S + w has the critical batch size S_min B/(S_min + w), whatever the batch sizes."""
-    window, sizes = 100.0, np.array(SIZES, dtype=float)
-    late = LEAST * (1 + CRITICAL / sizes) + window
-    least = LEAST + window
-    assert late == pytest.approx(least * (1 + CRITICAL * LEAST / least / sizes), rel=1e-12)
-
-
 def test_a_warmup_beyond_the_target_is_the_verdict(tmp_path: Path) -> None:
     truth = {"adamw": dataclasses.replace(Truth(lr_at_1=2e-3, lr_power=0.0), noise=0.03)}
     for warmup, verdict in ((10, Verdict.OK), (250, Verdict.IN_WARMUP)):
@@ -146,19 +130,3 @@ def test_models_of_two_sizes_under_one_name_are_two_curves(tmp_path: Path) -> No
     assert told == {"imported(parameters=10000000)": 10**7, "imported(parameters=100000000)": 10**8}
     compared = compare(tmp_path / "out", QUICK)
     assert all("adamw is the only optimizer: there" in each.notes[-1] for each in compared.comparisons)
-
-
-def test_a_unit_with_signs_of_latex_is_escaped(tmp_path: Path) -> None:
-    _, found = imported(logged(seeds=2), tmp_path, example_unit="token_pair (50%)")
-    heading = latex(summary(found.answers)).splitlines()[3]
-    assert r"token\_pair (50\%)s at $B" in heading
-
-
-@pytest.mark.parametrize("order", ["back", "shuffled", "halves"])
-def test_rows_in_another_order_are_no_restart(tmp_path: Path, order: str) -> None:
-    table = logged(seeds=1)
-    parts = {"back": table.iloc[::-1], "shuffled": table.sample(frac=1, random_state=0)}
-    notes, _ = imported(
-        parts.get(order, pd.concat([table[table["step"] > 100], table[table["step"] <= 100]])), tmp_path
-    )
-    assert notes == []

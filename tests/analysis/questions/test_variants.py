@@ -73,16 +73,6 @@ def test_a_name_without_a_plain_variant_is_no_reference(tmp_path: Path) -> None:
         compare(tmp_path, FAST, reference="muon")
 
 
-def test_their_numbers_are_their_own(results: Path, tmp_path: Path) -> None:
-    found = {answer.group.optimizer: answer for answer in analyze(results, FAST).answers}
-    assert set(found) == LABELS
-    sweep(tmp_path, {"muon": OTHER}, batch_sizes=SIZES, lrs=LRS, growth=1.5, seeds=2, moments=True)
-    assert found["muon(nesterov=false)"].critical_batch_size == pytest.approx(50, rel=0.3)
-    assert {str(answer.group.choice) for answer in found.values()} == {
-        "muon", "muon(nesterov=false)", "adamw(betas=[0.9, 0.95], eps=1e-06)"
-    }  # fmt: skip
-
-
 def test_every_question_tells_them_apart(results: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "analyze": analyze(results, FAST, targets=[2.4, 2.8], suggestions=True),

@@ -57,10 +57,6 @@ def test_one_that_was_stopped_earlier_is_the_same_run() -> None:
     assert len(notes(trial(), trial([*CURVE[:4], 2.5], seed=1))) == 0
 
 
-def test_the_same_values_at_other_steps_are_another_run() -> None:
-    assert notes(trial(), trial(seed=1, steps=[0, 6, 12, 18, 24])) == []
-
-
 @pytest.mark.parametrize(
     "values", [[5.0, 4.0, 3.5], [5.0, 4.0, 4.0, 4.0, 4.0], [5.0, math.nan, math.nan, math.nan], []]
 )
@@ -89,11 +85,6 @@ def test_results_without_curves_that_are_those_of_other_seeds_to_the_last_digit_
     assert len(notes(*many)) == 1
     many[-1]["values"], many[-3]["values"] = [2.34567], [2.345678]
     assert notes(*many) == []
-
-
-def test_trials_of_other_groups_or_that_differ_in_two_are_not_compared() -> None:
-    assert notes(trial(), trial(seed=1, group=1), trial(seed=3, lr=0.2)) == []
-    assert notes(trial(lr=math.nan), trial(lr=math.nan, seed=1)) != []
 
 
 def test_runs_that_are_one_count_as_one_the_longest() -> None:

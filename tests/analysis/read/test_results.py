@@ -16,7 +16,7 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from tests.factories import TARGET, Truth, sweep, trial
+from tests.factories import TARGET, trial
 
 
 def config(**changes: Any) -> TrialConfig:
@@ -93,17 +93,6 @@ def test_unlike_trials_are_never_pooled(tmp_path: Path, changes: dict[str, Any],
     assert any(label in entry for entry in labels)
 
 
-def test_different_optimizers_and_workloads_are_groups_with_plain_names(tmp_path: Path) -> None:
-    results = load(
-        written(tmp_path, config(), config(optimizer=Choice(name="muon")), config(workload=Choice(name="other")))
-    )
-    assert sorted((group.workload, group.optimizer) for group in results.groups) == [
-        ("other", "adamw"),
-        ("synthetic", "adamw"),
-        ("synthetic", "muon"),
-    ]
-
-
 def test_warmup_constant_in_steps_or_in_examples_is_one_group(tmp_path: Path) -> None:
     sizes = (2, 8, 32)
     in_steps = [config(batch_size=size, schedule=Schedule(warmup_examples=10 * size)) for size in sizes]
@@ -168,28 +157,6 @@ def test_what_follows_from_a_budget_names_no_optimizer_at_any_budget(tmp_path: P
     assert len({group.optimizer for group in groups}) == 4
 
 
-def test_variants_in_several_sweeps_are_told_apart(tmp_path: Path) -> None:
-    written(tmp_path / "one", *variants("muon", "adamw(eps=1)"))
-    written(tmp_path / "two", *variants("muon(nesterov=false)", "adamw(eps=1)"))
-    expected = ["adamw", "adamw", "muon", "muon(nesterov=false)"]
-    assert sorted(group.optimizer for group in load(tmp_path).groups) == expected
-    assert sorted(group.optimizer for group in load(tmp_path / "one", tmp_path / "two").groups) == expected
-    assert sorted(group.optimizer for group in load(tmp_path / "two").groups) == ["adamw", "muon"]
-
-
-def test_an_option_and_a_setting_of_one_name_are_both_said(tmp_path: Path) -> None:
-    trials = [
-        config(optimizer=parse_choice(f"a(precision={own})"), precision=setting)
-        for own in ("low", "high")
-        for setting in ("float32", "bfloat16")
-    ]
-    groups = load(written(tmp_path, *trials)).groups
-    labels = [group.optimizer for group in groups]
-    assert len(set(labels)) == 4
-    assert [group.at_any_budget for group in groups] == labels
-    assert "a(precision=low, precision=bfloat16)" in labels
-
-
 def test_a_sweep_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "one", config())
     with pytest.raises(ConfigError, match="one is in two of the given folders"):
@@ -200,13 +167,6 @@ def test_sweeps_of_one_name_and_folder_are_not_pooled(tmp_path: Path) -> None:
     for place in ("a", "b"):
         written(tmp_path / place / "quick", config())
     assert len(load(tmp_path / "a", tmp_path / "b").groups) == 2
-
-
-def test_an_average_with_a_constant_half_life_in_examples_is_one_group(tmp_path: Path) -> None:
-    averages = [
-        config(batch_size=size, averaging=Choice(name="ema", options={"decay": 0.999**size})) for size in (2, 8, 32)
-    ]
-    assert len(load(written(tmp_path, *averages)).groups) == 1
 
 
 def test_other_data_is_another_group(tmp_path: Path) -> None:
@@ -251,20 +211,6 @@ def test_a_trial_run_twice_counts_once_the_longer_final_run(tmp_path: Path) -> N
     assert results.trials["status"].tolist() == ["REACHED"]
     assert len(results.evaluations) == len(ROWS)
     assert "2 trials appear twice" in results.notes[0]
-
-
-def test_sweeps_of_a_folder_stay_apart(tmp_path: Path) -> None:
-    written(tmp_path / "one", config())
-    written(tmp_path / "two", config())
-    (tmp_path / "analysis").mkdir()
-    results = load(tmp_path)
-    assert [group.sweep for group in results.groups] == ["one", "two"]
-
-
-def test_sweeps_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    for folder in ("first", "second"):
-        sweep(tmp_path / folder, batch_sizes=(8,), lrs=(1e-3,), growth=1.5, name="default")
-    assert [group.sweep for group in load(tmp_path).groups] == ["first", "second"]
 
 
 def test_an_unfinished_sweep_beside_a_finished_one_is_a_note(tmp_path: Path) -> None:
@@ -337,27 +283,3 @@ def test_bad_folders_give_one_clear_line(tmp_path: Path, damage: Callable[[Path]
         load(folder)
     assert "\n" not in str(caught.value)
     assert "sweep" in str(caught.value)
-
-
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("")
-    with pytest.raises(ResultsError, match="is a file"):
-        load(tmp_path / "x")
-
-
-def test_a_group_says_what_its_trials_count(tmp_path: Path) -> None:
-    sweep(tmp_path, batch_sizes=(8,), lrs=(1e-3,))
-    (group,) = load(tmp_path).groups
-    assert (group.example_unit, group.tokens_per_example) == ("sequence", 32)
-    assert (group.metric_unit, group.parameters) == ("nats/byte", 29856)
-
-
-def test_what_a_sweep_says_of_itself_is_read_once(tmp_path, monkeypatch, run):
-    for name in ("one", "two"):
-        sweep(tmp_path / name, {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(4e-3, 8e-3))
-    read = []
-    manifest = Store.manifest
-    monkeypatch.setattr(Store, "manifest", lambda store: read.append(store.root.name) or manifest(store))
-    code, _, err = run("analyze", tmp_path, "--wide", "--figures", "none", "--resamples", 100)
-    assert code == 0, err
-    assert sorted(read) == ["one", "two"]

@@ -9,7 +9,7 @@ from analysis.config import AnalysisConfig
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.read.groups import warmup_steps
 from analysis.read.results import Results, load
-from cbs.trial.config import OF_TRAINER, Choice, Schedule, TrialConfig
+from cbs.trial.config import OF_TRAINER, Choice, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from tests import factories
@@ -82,14 +82,6 @@ def test_what_programs_state_tells_groups_apart_and_a_trial_that_is_silent_takes
     unlike = labels("unlike", trial(4, half), trial(8, full))
     assert unlike == ["adamw(stated.precision=bfloat16)", "adamw(stated.precision=float32)"]
     assert len(labels("open", trial(4, half), trial(8, full), silent)) == 3
-
-
-def test_records_of_before_are_one_group_with_those_of_now(tmp_path: Path) -> None:
-    now = trial(4)
-    known = {key: value for key, value in now.config.to_dict().items() if value != "unknown"}
-    older = trial(8).replace(config=TrialConfig.from_dict(known | {"batch_size": 8}))
-    assert older.config.schedule == Schedule()
-    assert len(written(tmp_path / "program", [now, older]).groups) == 1
 
 
 @pytest.mark.parametrize(

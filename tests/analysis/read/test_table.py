@@ -11,9 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.questions.fit.table_fit import read
 from analysis.read import cells
-from analysis.read.table import header_of, of_rows, read_table, table_paths
-from cbs.errors import DataError
+from analysis.read.table import header_of, read_table, table_paths
+from analysis.read.titles import factors, with_products
+from cbs.errors import ConfigError, DataError
+from tests.analysis.read.importers.sources import settings
 
 
 def test_every_kind_of_file_has_the_same_numbers(tmp_path: Path) -> None:
@@ -39,11 +42,6 @@ def test_nan_in_parquet_is_a_number_and_null_is_none(tmp_path: Path) -> None:
     assert np.isnan(table.numbers("a", [0])).all()
 
 
-def test_the_index_of_a_frame_is_no_column(tmp_path: Path) -> None:
-    pd.DataFrame({"a": [1, 2]}, index=[5, 7]).to_parquet(tmp_path / "x.parquet")
-    assert list(read_table(tmp_path / "x.parquet").columns) == ["a"]
-
-
 def test_places_survive_empty_lines_and_quotes_that_span_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text('a,b\n\n"two\nlines",1\n,\n3,4\n')
@@ -64,14 +62,6 @@ def test_a_cell_is_refused_with_its_place(tmp_path: Path) -> None:
         table.numbers("a", [0], minimum=2)
 
 
-def test_of_hundreds_of_columns_a_message_names_the_first(tmp_path: Path) -> None:
-    (tmp_path / "chart.csv").write_text(
-        ",".join(f"c{number}" for number in range(300)) + "\n" + ",".join("1" * 300) + "\n"
-    )
-    with pytest.raises(DataError, match=r"it has c0, .*c29 and 270 more; rename it$"):
-        read_table(tmp_path / "chart.csv").need("run", "rename it")
-
-
 def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
@@ -84,12 +74,6 @@ def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Pa
     os.close(into)
     assert read_table(f"/dev/fd/{out}").numbers("a", [0]).tolist() == [1]
     os.close(out)
-
-
-def test_rows_that_are_mappings() -> None:
-    table = of_rows("log", [{"a": 1}, {"b": "x"}])
-    assert dict(table.columns) == {"a": [1, None], "b": [None, "x"]}
-    assert table.places == ["entry 1", "entry 2"]
 
 
 def test_tables_of_a_folder(tmp_path: Path) -> None:
@@ -122,3 +106,88 @@ def test_a_cell_says_what_to_write_instead(parse: Any, cell: Any, words: str) ->
 
 def test_flags() -> None:
     assert [cells.flag(cell) for cell in ("yes", "1", True, "", None, "FALSE", 0)] == [True] * 3 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("micro*accumulation*8", 4 * 3 * 8),
+        ("val/loss*2", 5.0),  # a title that holds a slash
+        ("tokens/1024", 8.0),
+        ("micro*tokens/accumulation", 4 * 8192 / 3),
+        ("lr (x1e-3)*0.001", 0.00035),  # 0.35 * 0.001 is 0.00034999... in binary
+        ("2e9", 2e9),
+    ],
+)
+def test_products_are_columns(text: str, value: float) -> None:
+    row = {"micro": 4, "accumulation": "3", "val/loss": 2.5, "tokens": 8192, "lr (x1e-3)": 0.35}
+    table = with_products(read_table(pd.DataFrame([row, row])), [text])
+    assert table.columns[text] == [pytest.approx(value, rel=1e-11)] * 2
+    assert "lr" not in text or table.columns[text] == [0.00035] * 2
+
+
+def test_what_is_no_product_stays_a_missing_column() -> None:
+    table = read_table(pd.DataFrame([{"a": 2, "b": None, "c": "x", "a*b": 7}]))
+    for text in ("a*d", "d/a", "d", "a"):
+        assert with_products(table, [text]) is table
+    assert factors("a*b", table.columns) == []  # a column of that title
+    assert with_products(table, ["b*a"]).columns["b*a"] == [None]
+    with pytest.raises(DataError, match=r"row 1, column 'a\*c': 'x' is not a number"):
+        with_products(table, ["a*c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "said"),
+    [
+        ("lr", "lr (x1e-3)", "units of 1e-3: give --column 'lr=lr (x1e-3)*1e-3'"),
+        ("lr", "learning rate [10^-4]", "units of 1e-4"),
+        ("step", "steps (k)", "units of 1e3"),
+        ("tokens", "tokens (in millions)", "units of 1e6"),
+        ("tokens", "tokens (B tokens)", "units of 1e9"),
+        ("step", "steps_k", "units of 1e3"),
+        ("batch_size", "batch (M tokens)", "units of 1e6"),
+        ("batch_size", "log2_batch", "a logarithm"),
+        ("lr", "ln lr", "a logarithm"),
+        ("step", "train/epoch", "counts epochs"),
+        ("step", "_timestamp", "is a time"),
+        ("step", "Wall time", "is a time"),
+        ("step", "tokens", "give --column examples=tokens or tokens=tokens"),
+        ("batch_size", "batch_size_tokens", "in tokens, not in sequences"),
+    ],
+)
+def test_titles_that_say_something_else_are_asked_about(name: str, title: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(columns={name: title})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("lr", "lr"), ("lr", "lr (peak)"), ("lr", "lr (x1e-3)*1e-3"), ("lr", "lr (x1e-3)*1"), ("step", "log_step"),
+        ("step", "timesteps_total"), ("step", "time_step"), ("step", "train/global_step"), ("step", "tokens/65536"),
+        ("batch_size", "batch_size_tokens/1024"), ("batch_size", "batch_k*1024"), ("seed", "log2_x"),
+        ("loss", "acc (%)"),
+    ],
+)  # fmt: skip
+def test_titles_that_say_nothing_else_are_not(name: str, title: str) -> None:
+    assert settings(columns={name: title}).columns == {name: title}
+
+
+def test_a_fit_reads_products_and_asks_about_parts() -> None:
+    table = pd.DataFrame({"per_device_batch": [1, 2, 4], "accum": 2, "gpus": 4, "epochs": [3.0, 2.0, 1.5]})
+    with pytest.raises(DataError, match=r"has no column 'batch_size'.*'batch_size=per_device_batch\*accum\*gpus'"):
+        read(table)
+    sizes, steps = "per_device_batch*accum*gpus", "epochs*800/batch_size"
+    with pytest.raises(DataError, match=r"'batch_size=per_device_batch\*accum\*gpus', or"):
+        read(table.assign(steps=9), {"batch_size": "per_device_batch"})
+    with pytest.raises(DataError, match=r"counts epochs.*'steps=epochs\*N/batch_size'"):
+        read(table.rename(columns={"per_device_batch": "batch_size"}), {"steps": "epochs", "batch_size": "batch_size"})
+    _, rows, unused = read(table.assign(batch_size=[8, 16, 32]), {"batch_size": sizes, "steps": steps})
+    assert rows["batch_size"].to_list() == [8, 16, 32]
+    assert rows["steps"].to_list() == [300, 100, 37.5]
+    assert unused == []
+    with pytest.raises(DataError, match=r"'batch_size=batch_size\*accum', or"):
+        read(pd.DataFrame({"batch_size": [1, 2, 4], "accum": 2, "steps": [9, 5, 3]}))
+    with pytest.raises(DataError, match=r"in tokens, not in sequences.*or say so with --unit tokens"):
+        read(pd.DataFrame({"batch_tokens": [1, 2], "steps": [9, 5]}), {"batch_size": "batch_tokens"}, "sequences")

@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from scipy import stats
 
 from analysis.command_options import times_of
 from analysis.read.throughput import Assumed, StepTimeTable, of_logs, read_throughput
-from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.errors import ConfigError, DataError
 from cbs.trial.step_times import StepTime, write_step_times
 
 ONE_DEVICE = StepTimeTable(
@@ -54,32 +53,6 @@ def test_what_a_busy_machine_measured_is_read_as_far_as_its_intervals_allow(
     path = table(tmp_path, f"batch_size,seconds_per_step,seconds_low,seconds_high,repetitions\n{rows}")
     with pytest.raises(DataError, match="measure it again") if refused else contextlib.nullcontext():
         assert len(read_throughput(path).rows) == 2
-
-
-def test_a_table_of_rates_is_one_of_seconds(tmp_path: Path) -> None:
-    by_rate = read_throughput(table(tmp_path, "batch_size,examples_per_second\n8,80\n16,80\n"))
-    by_seconds = read_throughput(table(tmp_path, "batch_size,seconds_per_step\n8,0.1\n16,0.2\n"))
-    assert by_rate.rows == by_seconds.rows
-    assert [row.devices for row in by_rate.rows] == [1, 1]
-
-
-def test_parquet_and_csv_hold_the_same(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {
-            "batch_size": [8, 16],
-            "devices": [1, 2],
-            "seconds_per_step": [0.5, 0.25],
-            "optimizer": ["muon", None],
-            "price_per_device_hour": [2.0, 3.0],
-        }
-    )
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    found = read_throughput(tmp_path / "t.parquet")
-    assert found.rows == read_throughput(tmp_path / "t.csv").rows
-    assert found.rows[0] == StepTime(batch_size=8, devices=1, seconds=0.5, optimizer="muon", price=2.0)
-    assert found.price("muon", 1) == 2.0
-    assert found.price("adamw", 2) == 3.0
 
 
 BROKEN = [
@@ -135,12 +108,6 @@ def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> 
     write_step_times(rows, tmp_path / "folder" / "t.csv")
     assert list(read_throughput(tmp_path / "folder" / "t.csv").rows) == rows
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["t.csv"]
-
-
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ResultsError, match="cannot write"):
-        write_step_times(ONE_DEVICE.rows, tmp_path / "file" / "t.csv")
 
 
 def test_between_measured_batch_sizes_the_logs_are_linear_and_beyond_nothing_is_known() -> None:
@@ -213,22 +180,6 @@ def test_an_assumption_is_a_latency_and_a_rate_within_the_memory_of_a_device() -
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"examples_per_second": 0.0}, {"examples_per_second": math.nan}, {"max_batch_per_device": 0}, {"latency": -1}],
-)
-def test_an_assumption_out_of_its_domain_is_refused(changes: dict) -> None:
-    with pytest.raises(ConfigError):
-        Assumed(**{"examples_per_second": 1.0, **changes})
-
-
-def test_flags_ask_for_an_assumption_or_none() -> None:
-    whole = "assumed(examples_per_second_per_device=5, max_batch_per_device=3, step_latency=0.1)"
-    assert times_of(whole) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
-    assert times_of("assumed(examples_per_second_per_device=2.5)") == Assumed(examples_per_second=2.5)
-    assert times_of() is None
-
-
-@pytest.mark.parametrize(
     "given",
     [
         "max_batch_per_device=3",
@@ -249,13 +200,6 @@ def timed(rng: np.random.Generator, optimizer: str, *, noise: float, busy: bool 
     factors = noise * rng.standard_normal(5) + (np.log(2.0) * (rng.random(5) < 1 / 3) if busy else 0.0)
     middle, interval = of_logs(np.log(0.1) + factors)
     return StepTime(optimizer=optimizer, batch_size=8, seconds=middle, interval=interval, repetitions=5)
-
-
-def test_intervals_of_step_times_hold_the_truth_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    rows = [timed(rng, "a", noise=0.2) for _ in range(4000)]
-    inside = np.mean([row.interval[0] <= 0.1 <= row.interval[1] for row in rows])
-    assert inside == pytest.approx(0.95, abs=0.01)
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -113,21 +113,6 @@ def test_statistic_is_a_quadratic_form(name: str) -> None:
 
 
 @EVERY
-def test_statistic_sums_over_groups_and_is_fresh(name: str) -> None:
-    setting = Setting(name)
-    for index in setting.covered:
-        groups = torch.randn(3, *SHAPES[index])
-        before = groups.clone()
-        single = sum(setting.geometry.statistic(index, group[None]) for group in groups)
-        together = setting.geometry.statistic(index, groups)
-        torch.testing.assert_close(together, single)
-        setting.geometry.statistic(index, groups[:1]).zero_()
-        setting.geometry.statistic(index, groups).zero_()
-        assert torch.equal(groups, before)
-        assert torch.equal(setting.geometry.statistic(index, groups), together)
-
-
-@EVERY
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_statistic_of_short_floats_is_that_of_their_values(name: str, dtype: torch.dtype) -> None:
     setting = Setting(name)
@@ -161,14 +146,6 @@ def test_equal_groups_have_no_noise(name: str) -> None:
 
 
 @EVERY
-def test_zero_gradients_are_zero(name: str) -> None:
-    setting = Setting(name)
-    signal, noise = setting.read([torch.zeros(2, *shape) for shape in SHAPES], [3, 3])
-    assert not signal.any()
-    assert not noise.any()
-
-
-@EVERY
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_tensor(name: str, bad: float) -> None:
     setting = Setting(name)
@@ -192,15 +169,3 @@ def test_one_group_says_nothing(name: str) -> None:
     assert moments[name].noise.isnan().all()
     _, noise = setting.read(setting.groups(1), [4])
     assert noise.isnan().all()
-
-
-@EVERY
-def test_optimizer_is_only_looked_at(name: str) -> None:
-    model = Tensors()
-    optimizer = torch.optim.AdamW(model.parameters())
-    geometry = GEOMETRIES[name]()
-    geometry.bind(list(model.tensors), optimizer)
-    for index in range(len(SHAPES)):
-        if geometry.covers(index):
-            geometry.statistic(index, torch.randn(2, *SHAPES[index]))
-    assert not optimizer.state

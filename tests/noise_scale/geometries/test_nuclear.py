@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import GEOMETRIES
+from cbs.noise_scale import GEOMETRIES, NoiseScaleMeter
 from cbs.noise_scale.geometries import Geometry
-from cbs.noise_scale.moments import Sizes
-from cbs.optimizers import CompositeOptimizer, Muon, build_optimizer
+from cbs.noise_scale.probe import Probe
+from cbs.optimizers import CompositeOptimizer, build_optimizer
 from cbs.optimizers.routing import route
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts.gpt import GPT, SIZES
@@ -37,12 +37,6 @@ def test_counts_what_muon_takes() -> None:
     assert hidden
 
 
-def test_counts_all_matrices_without_a_spectral_optimizer() -> None:
-    every = parameters()
-    for optimizer in (None, torch.optim.SGD(every, lr=0.1), torch.optim.LBFGS(every)):
-        assert covered(bound(every, optimizer)) == [True, False, True, False]
-
-
 def test_kernels_count_where_the_optimizer_takes_them() -> None:
     every = parameters()
 
@@ -58,45 +52,52 @@ def test_kernels_count_where_the_optimizer_takes_them() -> None:
     torch.testing.assert_close(geometry.statistic(3, kernels), flat[0] @ flat[0].T + flat[1] @ flat[1].T)
 
 
-def test_experts_count_one_by_one_in_the_layout_of_their_group() -> None:
-    stack, matrix = nn.Parameter(torch.randn(2, 5, 3)), nn.Parameter(torch.randn(3, 4))
-    groups = [{"params": [stack], "layout": "experts_in_out"}, {"params": [matrix], "layout": "in_out"}]
-    geometry = bound([stack, matrix], Muon(groups))
-    apart = bound([nn.Parameter(torch.zeros(3, 5)) for _ in range(2)] + [nn.Parameter(torch.zeros(4, 3))])
-    gradients, others = torch.randn(4, 2, 5, 3), torch.randn(4, 3, 4)
-    sizes = Sizes(small=2.0, big=8.0, groups=4)
-
-    def read(counted: Geometry, stacks: list[torch.Tensor]) -> torch.Tensor:
-        small = [counted.statistic(index, stack) / 4 for index, stack in enumerate(stacks)]
-        big = [counted.statistic(index, stack.mean(0, keepdim=True)) for index, stack in enumerate(stacks)]
-        signal, noise = counted.read(small, big, sizes)
-        return torch.stack([signal.sum(), noise.sum()])
-
-    one_by_one = [gradients[:, 0].mT, gradients[:, 1].mT, others.mT]
-    torch.testing.assert_close(read(geometry, [gradients, others]), read(apart, one_by_one))
-
-
-def test_marks_of_a_muon_that_runs_adam_too() -> None:
-    every = parameters()
-
-    class SingleDeviceMuonWithAuxAdam(torch.optim.SGD):
-        pass
-
-    groups = [{"params": [every[0]], "use_muon": True}, {"params": every[1:], "use_muon": False}]
-    assert covered(bound(every, SingleDeviceMuonWithAuxAdam(groups, lr=0.1))) == [True, False, False, False]
-    optimizer = SingleDeviceMuonWithAuxAdam(every[:3], lr=0.1)
-    for index, parameter in enumerate(every[:3]):
-        optimizer.state[parameter]["use_muon"] = index == 2
-    assert covered(bound(every, optimizer)) == [False, False, True, False]
-
-
-def test_is_the_same_for_a_matrix_and_its_transpose() -> None:
-    matrices = torch.randn(3, 3, 5)
-    wide, tall = bound([nn.Parameter(torch.zeros(3, 5))]), bound([nn.Parameter(torch.zeros(5, 3))])
-    torch.testing.assert_close(wide.statistic(0, matrices), tall.statistic(0, matrices.mT))
-    assert wide.statistic(0, matrices).shape == (3, 3)
-
-
 def test_nothing_to_measure_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="none of the 1 parameter tensors is one; use 'l2' or 'l1'"):
         bound([nn.Parameter(torch.zeros(3))])
+
+
+class Spectral(nn.Module):
+    """Multiplies Fourier coefficients, by complex weights or by their real and imaginary parts."""
+
+    def __init__(self, *, real: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        weight = torch.randn(5, 8, dtype=torch.cdouble)
+        self.weight = nn.Parameter(torch.view_as_real(weight).clone() if real else weight)
+        self.real = real
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.view_as_complex(self.weight) if self.real else self.weight
+        return torch.fft.ifft(torch.fft.fft(x, dim=1) * weight, dim=1).real.sin().mean((1, 2))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("source", ["split", "per_example", "accumulation"])
+def test_complex_weights_are_two_real_ones(source: str) -> None:
+    moments = []
+    for real in (False, True):
+        model = Spectral(real=real)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        torch.manual_seed(1)
+        with Probe(model, optimizer, source=source, geometries=("l2", "l1", "preconditioned")) as probe:
+            for _ in range(2):
+                for part in torch.randn(6, 5, 8).double().chunk(2 if source == "accumulation" else 1):
+                    (model(part).mean() * len(part) / 6).backward()
+                found = probe.step()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert found is not None
+        moments.append(torch.stack([torch.cat((one.signal, one.noise)) for one in found.values()]))
+    # Rounding of transforms and sums in double precision.
+    torch.testing.assert_close(*moments, rtol=1e-9, atol=1e-15)
+
+
+def test_a_check_sees_imaginary_parts() -> None:
+    x = torch.randn(6, 5, 8, generator=torch.Generator().manual_seed(1)).double()
+    assert NoiseScaleMeter.check(Spectral(real=False), lambda model, batch: model(batch).mean(), x).ok
+
+
+def test_complex_matrices_have_no_nuclear_noise_scale() -> None:
+    with pytest.raises(ConfigError, match="measures matrices, and none"):
+        Probe(Spectral(real=False), geometries=("nuclear",))

@@ -13,9 +13,7 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import FIGURES
 from analysis.questions.analyze.critical_batch_sizes import analyze
-from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import build_geometry
-from cbs.noise_scale.geometries.norms import L1, L2
+from cbs.noise_scale.geometries.norms import L2
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.trial.record import GeometryColumns
@@ -41,14 +39,6 @@ class ThriceOfNorms(Thrice):
 
     name = "threefold_norms"
     exponent = 2
-
-
-class Nameless:
-    exponent = 1
-
-
-class Cubic(L1):
-    exponent = 3
 
 
 CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=8, seed=5, max_steps=400)
@@ -91,18 +81,3 @@ def test_it_is_analyzed_under_its_own_name_symbol_and_exponent(geometry: type[Th
     kind = FIGURES["noise_scale"]
     (axes,) = kind.figure(kind.compute(found.answers)).axes
     assert f"${geometry.symbol}$" in [text.get_text() for text in axes.texts]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (f"{__name__}:Nameless", "makes a Nameless without bind, covers, name, norms_suffice, read, statistic, symbol"),
-        (f"{__name__}:Cubic", "exponent must be 1 or 2, got 3"),
-        (f"{__name__}:Absent", "has no function 'Absent'"),
-        ("no_such_module:Mine", "cannot import geometry module 'no_such_module'"),
-    ],
-)
-def test_what_is_no_geometry_is_one_line(name: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        build_geometry(name)
-    assert "\n" not in str(caught.value)

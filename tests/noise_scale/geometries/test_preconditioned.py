@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.geometries import Geometry
-from cbs.optimizers import LAMB, MERIT, CompositeOptimizer
 
 
 def bound(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Geometry:
@@ -62,16 +61,6 @@ def test_without_momentum_a_step_is_the_preconditioned_gradient(name: str) -> No
     assert_near(before - parameter.detach(), metric * gradient)
 
 
-@pytest.mark.parametrize("kind", [LAMB, MERIT])
-def test_trust_ratio_optimizers_are_adam_here(kind: Any) -> None:
-    parameter = nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
-    optimizer = kind([parameter], lr=0.0, betas=(0.0, 0.9), eps=0.1)
-    stepped(optimizer, parameter, 3)
-    square = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.9**3 if kind is LAMB else 1.0)
-    metric = preconditioner(bound([parameter], optimizer), parameter.shape)
-    assert_near(metric, 1 / (square.sqrt() + 0.1))
-
-
 def test_bias_correction_is_a_common_factor_of_tensors_with_as_many_steps() -> None:
     parameters = [nn.Parameter(torch.zeros(5, dtype=torch.float64)) for _ in range(2)]
     optimizer = torch.optim.Adam(parameters, betas=(0.9, 0.9), eps=0.0)
@@ -107,14 +96,6 @@ def test_follows_the_optimizer() -> None:
     assert geometry.statistic(0, torch.ones(1, 3)).item() != first.item()
 
 
-def test_of_several_parts_those_with_a_second_moment_count() -> None:
-    matrix, vector = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.zeros(3))
-    parts = [torch.optim.Muon([matrix]), torch.optim.AdamW([vector])]
-    geometry = bound([matrix, vector], CompositeOptimizer(parts))
-    assert not geometry.covers(0)
-    assert geometry.covers(1)
-
-
 def test_a_muon_that_runs_adam_too_says_which_tensors_are_adams() -> None:
     class MuonWithAuxAdam(torch.optim.SGD):
         pass
@@ -126,13 +107,6 @@ def test_a_muon_that_runs_adam_too_says_which_tensors_are_adams() -> None:
     assert geometry.covers(1)
 
 
-def test_an_unknown_optimizer_is_known_by_its_state() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    novel = torch.optim.SGD([parameter], lr=0.1)
-    novel.state[parameter] = {"exp_avg_sq": torch.full((3,), 4.0)}
-    assert bound([parameter], novel).statistic(0, torch.ones(1, 3)).item() == pytest.approx(1.5)
-
-
 def test_optimizers_without_a_second_moment_are_refused() -> None:
     parameter = nn.Parameter(torch.zeros(3, 3))
     for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Muon([parameter])):
@@ -140,12 +114,3 @@ def test_optimizers_without_a_second_moment_are_refused() -> None:
             bound([parameter], optimizer)
     with pytest.raises(ConfigError, match="pass the optimizer"):
         GEOMETRIES["preconditioned"]().bind([parameter], None)
-
-
-def test_a_second_moment_of_another_make_is_refused() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.Adam([parameter])
-    geometry = bound([parameter], optimizer)
-    optimizer.state[parameter] = {"state1": torch.zeros(3), "state2": torch.zeros(3)}
-    with pytest.raises(ConfigError, match="Adam, which keeps state1, state2"):
-        geometry.statistic(0, torch.ones(1, 3))

@@ -18,6 +18,7 @@ import pytest
 from cbs.schedules.batch_size import OpenLoop, RunSettings, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.trial.config import Choice, Schedule
+from tests.references.adaptive_batch import best_gamma, steps_and_examples
 
 CURVATURE = 1.0 / np.arange(1, 41)
 EXAMPLES, BATCH, ALPHA = 20_000, 4, 2.0
@@ -100,10 +101,28 @@ def test_growth_in_place_of_cuts_has_their_risk_under_sgd(lr: float) -> None:
         assert risk(rival, normalised=False)[0] == pytest.approx(cut, rel=0.1)
 
 
-def test_beyond_the_stable_edge_the_risk_is_another() -> None:
-    """At equal a sqrt(b); seesaw is on the edge, a = sqrt(b). The effective step grows by sqrt(b)/a at every cut."""
-    cut, *others = (risk(of_family(ALPHA / b**0.5, b, 0.3), normalised=True)[0] for b in (1.0, 2.0, 2**1.5, 4.0))
-    edge, beyond, far = (other / cut for other in others)
-    assert edge == pytest.approx(1.0, abs=0.05)
-    assert beyond > 1.15
-    assert far > 3.0
+PROGRESS = np.linspace(0.0, 1.0, 20_001) ** 2 * 400.0
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_gamma_of_a_noise_scale_that_grows_as_a_power(power: float) -> None:
+    # SVHN in appendix D: 10 sqrt(s) gives 24/25
+    gamma = best_gamma(PROGRESS, 10.0 * PROGRESS**power)
+    assert gamma == pytest.approx((1 + power) / (1 + power / 2) ** 2, rel=1e-4)
+    if power == 0.5:
+        assert gamma == pytest.approx(24 / 25, rel=1e-4)
+
+
+@pytest.mark.parametrize("price", [0.5, 30.0, 4000.0])
+def test_the_rule_has_that_gamma_at_every_price_and_every_constant_batch_size_has_1(price: float) -> None:
+    noise = 10.0 * np.sqrt(PROGRESS) + 1e-9
+    fewest, cheapest = PROGRESS[-1], np.trapezoid(noise, PROGRESS)
+
+    def gamma(batch_size: np.ndarray) -> float:
+        steps, examples = steps_and_examples(PROGRESS, noise, batch_size)
+        return float((steps / fewest - 1) * (examples / cheapest - 1))
+
+    assert gamma(np.sqrt(price * noise)) == pytest.approx(0.96, rel=1e-3)
+    assert gamma(np.full_like(noise, price)) == pytest.approx(1.0, rel=1e-9)
+    # no other power of the noise scale does better
+    assert all(gamma(noise**other) > 0.96 for other in (0.3, 0.7, 1.0))

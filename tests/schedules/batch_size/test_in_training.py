@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.optimizers.adam import AdamW
-from cbs.schedules.batch_size import ClosedLoop, Observed, Stage, build_batch_schedule
+from cbs.schedules.batch_size import ClosedLoop, Observed, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.batch_sizes import SEEN, observed, run_of
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
-from cbs.trial.record import TrialResult, TrialStatus, examples_at
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from tests.factories import quadratic
 from tests.kinds import kinds
@@ -105,15 +103,6 @@ def test_every_step_has_the_batch_of_its_stage_and_the_learning_rate_follows_exa
     wanted = [0.05 * math.sqrt(size / 6) * multiplier(seen) for size, seen in zip(sizes, examples, strict=True)]
     assert [row.lr for row in result.evaluations[1:]] == pytest.approx(wanted, rel=1e-12)
     np.testing.assert_allclose(result.steps["lr_factor"], np.sqrt(sizes / 6))
-
-
-def test_the_data_are_the_same_however_they_are_cut() -> None:
-    """At a vanishing learning rate the loss of a step is the mean over its examples at the first weights."""
-    config = config_with(lr=1e-30, probe=None)
-    cut = run_trial(dataclasses.replace(config, batch_schedule=STAGES)).steps
-    single = run_trial(dataclasses.replace(config, batch_size=1, max_steps=900)).steps["train_loss"]
-    means = [part.mean() for part in np.split(single[: cut["examples"][-1]], cut["examples"][:-1])]
-    np.testing.assert_allclose(cut["train_loss"], means, rtol=1e-4)
 
 
 def test_probe_and_micro_batches_are_planned_again_at_a_switch() -> None:
@@ -236,55 +225,9 @@ def test_options_in_examples_follow_the_batch_size() -> None:
     np.testing.assert_allclose([decay for *_, decay in seen], sizes / (0.05 * np.sqrt(sizes / 6) * 4000))
 
 
-@pytest.mark.parametrize("step", [10, 30])
-def test_options_in_examples_go_on_from_a_checkpoint_between_two_switches(step: int, tmp_path: Path) -> None:
-    options = {"beta2_half_life": 500, "weight_decay_timescale": 4000}
-    config = config_with(optimizer=Choice(name="adamw", options=options), batch_schedule=STAGES, probe=None)
-    whole = run_trial(config)
-    sizes = whole.steps["batch_size"]
-    assert sizes[0] == 6
-    assert len(set(sizes[step:])) > 1
-    assert same(whole, resumed(config, tmp_path, step))
-
-
-def test_an_average_of_weights_with_a_half_life_in_examples_follows_the_batch_size() -> None:
-    """At a vanishing learning rate an average from elsewhere decays by the examples, whatever the steps."""
-    from cbs.training.averaging import EMA
-
-    model = torch.nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        model.weight.fill_(0.0)
-        average = EMA(model, half_life=64.0)
-        average.points[0][0].fill_(1.0)
-    for examples, size in ((16, 16), (17, 1), (64, 47)):
-        average.update(examples, size)
-    assert average.points[0][0].item() == pytest.approx(0.5)
-
-
-def test_examples_to_target_are_counted() -> None:
-    config = config_with(batch_schedule=STAGES, target=Target(metric="validation_loss", value=0.5), lr=0.2)
-    result = run_trial(config)
-    assert result.status is TrialStatus.REACHED
-    step = result.steps_to_target
-    assert step is not None
-    seen = np.concatenate([[0], result.steps["examples"]])
-    low, share = math.floor(step), step - math.floor(step)
-    assert result.examples_to_target == pytest.approx(seen[low] + share * (seen[low + 1] - seen[low]))
-    assert examples_at(0.0, result.steps["examples"]) == 0.0
-
-
 def test_a_rule_that_looks_needs_a_probe() -> None:
     with pytest.raises(ConfigError, match="needs a probe"):
         run_trial(config_with(batch_schedule=NORM_TEST, probe=None))
-
-
-def test_nothing_is_decided_on_moments_that_are_not_finite() -> None:
-    rule = build_batch_schedule(NORM_TEST, run_of(CONFIG, None))
-    assert isinstance(rule, ClosedLoop)
-    signal, noise = np.ones(20), np.full(20, 500.0)
-    assert rule.decide(0, observed(rule, Stage(6), signal, noise)).batch_size == 64
-    noise[3] = np.nan
-    assert rule.decide(0, observed(rule, Stage(6), signal, noise)) == Stage(6)
 
 
 def grown(name: str, options: dict[str, Any], true_noise_scale: float, seed: int, looks: int = 8) -> list[int]:

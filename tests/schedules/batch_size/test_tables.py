@@ -1,6 +1,5 @@
 """Open-loop schedules: published arithmetic, and what holds for every table."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from cbs.schedules.batch_size import (
     OpenLoop,
     RunSettings,
     Stage,
-    batch_schedule_options,
     build_batch_schedule,
     of_table,
 )
-from cbs.schedules.learning_rate import build_schedule, schedule_options
 from cbs.trial.config import Schedule
 
 BILLION = 10**9
@@ -64,22 +61,6 @@ def test_a_stage_in_tokens_begins_with_the_first_whole_example_at_or_after_its_s
     assert schedule.starts == (0, 13, 41)  # 100 / 8 is 12.5, 328 / 8 is 41
 
 
-def test_nanochats_quarter_and_half_batches_cost_16_percent() -> None:
-    # karpathy/nanochat#851: a quarter of the batch for 3 % of the tokens, half of it for 7 %
-    examples = 10_000_000
-    schedule = built("stages", run_of(32, examples), table="0:32 300K:64 1M:128")
-    assert sum(schedule.steps(examples)) / (examples / 128) == pytest.approx(1.16, abs=0.001)
-
-
-def test_nemos_ramp_has_126_intervals() -> None:
-    # NeMo Speech, discussion 3947: 16, 8, 300000 up to 1024
-    schedule = built("linear_ramp", run_of(16, 400_000), to=1024, increment=8, over_examples=300_000)
-    assert len(schedule.stages) == 127
-    assert [stage.batch_size for stage in schedule.stages] == list(range(16, 1025, 8))
-    assert set(np.diff(schedule.starts)) == {2380, 2381}
-    assert schedule.starts[-1] == 300_000
-
-
 @pytest.mark.parametrize(
     ("schedule", "alpha", "share", "error"),
     [
@@ -96,14 +77,6 @@ def test_seesaw_saves_what_was_published(schedule: dict[str, Any], alpha: float,
     examples, batch_size = 10**9, 256
     run = run_of(batch_size, examples, **{**schedule, "decay_examples": examples})
     assert saved(built("seesaw", run, alpha=alpha), batch_size, examples) == pytest.approx(share, abs=error)
-
-
-@pytest.mark.parametrize(("alpha", "share"), [(2.0, 0.220), (1.003, 1 - 2 / math.pi)])
-def test_seesaw_on_a_quarter_of_a_wave(alpha: float, share: float) -> None:
-    # the published 36 %
-    examples = 10**9
-    schedule = built("seesaw", run_of(256, examples, name="quarter_cosine", decay_examples=examples), alpha=alpha)
-    assert saved(schedule, 256, examples) == pytest.approx(share, abs=0.0012)
 
 
 def test_seesaw_cuts_by_the_root_and_grows_by_alpha_where_the_schedule_has_fallen_by_alpha() -> None:
@@ -146,11 +119,6 @@ def test_growth_has_stages_that_grow_by_delta_and_stops_the_learning_rate_at_the
     assert len(set(steps)) <= 2  # guideline of the paper: as many steps in every stage
     longer = built("growth", run_of(16, 10**6), first_examples=1000, stage_power=1.5)
     np.testing.assert_allclose(longer.starts[:4], [0, 1000, 1000 * (1 + 2**1.5), 1000 * (1 + 2**1.5 + 8)], atol=1)
-
-
-def test_a_late_switch_is_at_its_share_of_the_budget() -> None:
-    schedule = built("late_switch", run_of(1024, 1_000_000), to=2560, lr_exponent=0.5)
-    assert (schedule.starts, schedule.stages[1]) == ((0, 750_000), Stage(2560, math.sqrt(2.5)))
 
 
 tables = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=12)
@@ -206,12 +174,6 @@ def test_any_other_text_is_one_clear_line(text: str) -> None:
     assert all(size >= 1 for _, size in found)
 
 
-def test_suffixes_are_decimal() -> None:
-    assert parse_table("0:768 2.5k:1536, 1M:1K 1.25B:4096") == [
-        (0, 768), (2500, 1536), (10**6, 1000), (1_250_000_000, 4096),
-    ]  # fmt: skip
-
-
 REFUSED = [
     ("stages", {"table": "0:8 5k:16"}, {}, "beyond the budget of 4,000"),
     ("stages", {"table": "0:16"}, {}, "use --batch-sizes 16"),
@@ -254,18 +216,6 @@ def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], schedule:
 def test_a_rule_that_looks_needs_two_examples(name: str) -> None:
     with pytest.raises(ConfigError, match="start from 2 or more"):
         build_batch_schedule(Choice(name=name), run_of(1, 4000))
-
-
-def test_no_option_means_two_things() -> None:
-    """``--set schedule.OPTION`` is of the learning rate's schedule or of the batch size's."""
-    fields = {"name", "warmup_steps", "warmup_examples", "decay_examples", "final_fraction"}
-    assert not {*schedule_options(), *fields} & {*batch_schedule_options()}
-
-
-def test_falling_back_to_the_learning_rates_own_schedule() -> None:
-    run = run_of(8, 4000, name="cosine", decay_examples=4000)
-    assert built("late_switch", run, to=16).multiplier is None
-    assert build_schedule(run.lr_schedule)(2000) == pytest.approx(0.5)
 
 
 def test_amounts_are_read_as_people_and_programs_write_them() -> None:

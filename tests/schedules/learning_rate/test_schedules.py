@@ -2,8 +2,6 @@
 
 import dataclasses
 import inspect
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.compute.seeding import seeded
-from cbs.errors import ConfigError, UnknownNameError
-from cbs.registry import only_code
-from cbs.schedules.learning_rate import SCHEDULES, build_schedule, schedule_options
+from cbs.errors import ConfigError
+from cbs.schedules.learning_rate import SCHEDULES, build_schedule
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from sweeps.recipes import RECIPES
-from sweeps.spec.overrides import override
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 
 
@@ -49,14 +44,6 @@ def test_worked_points(name: str, expected: list[float]) -> None:
     )
     found = [build_schedule(schedule)(examples) for examples in (10, 39, 40, 140, 240, 1000)]
     assert found == pytest.approx(expected)
-
-
-def test_cosine_is_flat_at_both_ends() -> None:
-    schedule = Schedule(name="cosine", decay_examples=1000)
-    multiplier = build_schedule(schedule)
-    assert multiplier(250) == pytest.approx(0.5 * (1 + 2**-0.5))
-    assert 1 - multiplier(10) < 1e-3
-    assert multiplier(990) < 1e-3
 
 
 @given(
@@ -93,11 +80,6 @@ def test_means_the_same_at_every_batch_size(schedule: Schedule, batch_size: int)
     by_examples = [multiplier(examples) for examples in range(1, 1001)]
     by_steps = [multiplier(step * batch_size) for step in range(1, 1000 // batch_size + 1)]
     assert by_steps == by_examples[batch_size - 1 :: batch_size][: len(by_steps)]
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match=rf"{', '.join(SCHEDULES.names())}, your own package\.module:name"):
-        build_schedule(Schedule(name="cosin"))
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "quarter_cosine", "polynomial", "wsd"])
@@ -204,43 +186,3 @@ def test_what_a_schedule_cannot_use_is_one_clear_line(schedule: Schedule, word: 
     with pytest.raises(ConfigError, match=word) as caught:
         build_schedule(schedule)
     assert "\n" not in str(caught.value)
-
-
-def test_options_of_all_schedules() -> None:
-    assert schedule_options("polynomial") == ["power"]
-    assert {"boundary_examples", "decay_share", "power", "timescale_examples"} <= set(schedule_options())
-
-
-OWN = """
-def falling(schedule, *, rate=1.0):
-    return lambda examples: 1.0 / (1.0 + rate * (examples - schedule.warmup_examples))
-
-def seconds(schedule):
-    return 3.0
-
-def rising(schedule):
-    return lambda examples: -1.0
-"""
-
-
-def test_a_schedule_of_ones_own_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_lr_schedules.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    name = "own_lr_schedules:falling"
-    multiplier = build_schedule(Schedule(name=name, warmup_examples=10, options={"rate": 0.5}))
-    assert [multiplier(examples) for examples in (5, 10, 12, 18)] == [0.5, 1.0, 0.5, 0.2]
-    named = override(RECIPES["quick"](), [f"schedule.name={name}", "schedule.rate=0.5"])
-    assert (named.schedule.name, named.schedule.options) == (name, {"rate": 0.5})
-    for other, said in (
-        ("seconds", "makes a float and not a function"),
-        ("rising", "got -1.0"),
-        ("none", "has no function 'none'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            build_schedule(Schedule(name=f"own_lr_schedules:{other}"))
-    with pytest.raises(ConfigError, match="its options are: rate"):
-        build_schedule(Schedule(name=name, options={"speed": 1}))
-    # a folder of results may name anything: it is not imported unless a person names it again
-    with only_code([]), pytest.raises(ConfigError, match="--code own_lr_schedules:falling"):
-        build_schedule(Schedule(name=name))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
@@ -59,11 +58,6 @@ def test_a_schedule_free_method_trains_on_from_the_same_bits_after_an_evaluation
             evaluated = [weight.detach().clone() for weight in model.parameters()]
         assert all(map(torch.equal, before, model.parameters()))
     assert not any(map(torch.equal, before, evaluated))
-
-
-def test_other_optimizers_are_left_alone() -> None:
-    with averaged_weights(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)):
-        pass
 
 
 @pytest.mark.parametrize("name", AVERAGES.names())
@@ -130,12 +124,6 @@ def test_an_optimizer_that_averages_by_itself_takes_no_average_beside() -> None:
         run_trial(dataclasses.replace(config, averaging=Choice(name="emma")))
 
 
-def test_a_frozen_weight_is_no_part_of_a_point() -> None:
-    model = nn.Linear(3, 2)
-    model.bias.requires_grad_(False)
-    assert [value.shape for value in EMA(model, decay=0.9).points[0]] == [(2, 3)]
-
-
 DIMENSION, BATCH_SIZE, LR, STEPS = 2000, 16, 0.35, 120
 FLAT = {"dimension": DIMENSION, "spectrum_power": 0.5}
 
@@ -176,21 +164,6 @@ def test_equals_the_closed_form_where_there_is_no_noise(decay: float) -> None:
     np.testing.assert_allclose(found, expected(decay, noise=0.0), rtol=2e-4)
 
 
-def test_equals_the_closed_form_in_expectation() -> None:
-    """Within 4 standard errors at steps far apart; the weights themselves are elsewhere."""
-    decay = 0.95
-    averaging, at = Choice(name="ema", options={"decay": decay}), [0, 5, 20, 60, STEPS]
-
-    def ratios(choice: Choice | None, seeds: int) -> np.ndarray:
-        return np.stack([(values(trial(choice, seed=seed)) / expected(decay, seed=seed))[at] for seed in range(seeds)])
-
-    found = ratios(averaging, 8)
-    error = found.std(axis=0, ddof=1) / 8**0.5
-    assert error.max() < 0.01
-    assert (np.abs(found.mean(axis=0) - 1.0) < 4 * error + 1e-5).all()
-    assert np.abs(ratios(None, 2).mean(axis=0) - 1.0).max() > 0.1
-
-
 def test_a_half_life_in_examples_is_the_same_average_at_every_batch_size() -> None:
     half_life = Choice(name="ema", options={"half_life": 160})
     for batch_size, decay in ((16, 2**-0.1), (80, 2**-0.5), (160, 0.5)):
@@ -198,30 +171,6 @@ def test_a_half_life_in_examples_is_the_same_average_at_every_batch_size() -> No
         one, other = (trial(choice, batch_size=batch_size, max_steps=20) for choice in (half_life, by_decay))
         np.testing.assert_allclose(values(one), values(other), rtol=1e-6)
         assert not np.allclose(values(one), values(trial(None, batch_size=batch_size, max_steps=20)))
-
-
-def test_training_goes_on_at_its_own_weights() -> None:
-    averaged, plain = trial(Choice(name="ema", options={"decay": 0.9})), trial(None)
-    np.testing.assert_array_equal(averaged.steps["train_loss"], plain.steps["train_loss"])
-    assert values(averaged)[0] == values(plain)[0]
-    assert (values(averaged)[1:] != values(plain)[1:]).all()
-
-
-def test_equals_torchs_averaged_model() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    average = EMA(model, decay=0.7)
-    twin = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7))
-    twin.update_parameters(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(1, 6):
-        optimizer.zero_grad()
-        model(torch.randn(5, 3)).square().sum().backward()
-        optimizer.step()
-        average.update(step, 1)
-        twin.update_parameters(model)
-    with average.in_place():
-        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-            assert torch.equal(ours, theirs)
 
 
 def test_small_steps_of_bfloat16_weights_are_not_lost() -> None:
@@ -272,23 +221,6 @@ def test_the_mean_of_the_latest_checkpoints_of_all_while_there_are_few_of_the_we
     found = averages(4, 12, checkpoints=3, every_examples=8)
     # Checkpoints after steps 2, 4, 6, ...
     assert found == [1, 2, 2, 3, 3, 4, 4, 6, 6, 8, 8, 10]
-
-
-def test_checkpoints_are_as_far_apart_at_every_batch_size() -> None:
-    # At 3 examples a step, 8, 16 and 24 examples are passed in steps 3, 6 and 8.
-    assert averages(3, 8, checkpoints=1, every_examples=8) == [1, 2, 3, 3, 3, 6, 6, 8]
-    assert averages(16, 4, checkpoints=2, every_examples=8) == [1, 1.5, 2.5, 3.5]
-
-
-def test_a_checkpoint_is_a_copy() -> None:
-    model = nn.Linear(2, 2)
-    average = LAWA(model, checkpoints=2, every_examples=1)
-    average.update(1, 1)
-    before = model.weight.detach().clone()
-    with torch.no_grad():
-        model.weight.add_(1.0)
-    with average.in_place():
-        assert torch.equal(model.weight, before)
 
 
 @pytest.mark.parametrize(

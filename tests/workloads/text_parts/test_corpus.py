@@ -1,5 +1,4 @@
 import hashlib
-import sys
 
 import numpy as np
 import pytest
@@ -33,32 +32,6 @@ def test_topics_are_on_exactly_one_side() -> None:
         assert (plain in validation) == held_out, name
         assert (plain in training) != held_out, name
     assert len(training) + len(validation) == sum(len(text) + 1 for text in topics.values()) - 2
-
-
-def test_topics_are_in_the_order_of_their_names() -> None:
-    from pydoc_data.topics import topics
-
-    names = sorted(name for name in topics if belongs_to_validation(name))
-    joined = "\n".join(topics[name] for name in names).encode("ascii", "replace")
-    assert bytes(embedded_corpus().validation) == joined
-
-
-def test_embedded_corpus_is_the_same_every_time() -> None:
-    first = embedded_corpus()
-    embedded_corpus.cache_clear()
-    second = embedded_corpus()
-    assert first is not second
-    assert first.data_hash == second.data_hash
-    assert len(first.data_hash) == 16
-    assert np.array_equal(first.training, second.training)
-
-
-def test_without_the_documentation_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedded_corpus.cache_clear()
-    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(DataError, match="data=PATH") as caught:
-        embedded_corpus()
-    assert "\n" not in str(caught.value)
 
 
 def test_split_rule_takes_a_tenth() -> None:

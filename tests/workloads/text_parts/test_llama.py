@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.optimizers.widths import Width
-from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, BaseModel, GPTShape
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
 
 GROUPED = LlamaShape(width=48, layers=2, heads=6, context=16, kv_heads=2)
@@ -44,12 +44,6 @@ def test_llama_sizes_without_allocating_them(size: str, expected: int) -> None:
     with torch.device("meta"):
         assert count(Llama(LLAMA_SIZES[size], 32_000)) == expected
     assert LLAMA_SIZES[size].parameters(32_000) == expected
-
-
-@pytest.mark.parametrize("size", ["llama-30k", "llama-200k"])
-def test_small_llamas_are_named_after_their_count(size: str) -> None:
-    named = {"llama-30k": 30e3, "llama-200k": 200e3}[size]
-    assert count(Llama(LLAMA_SIZES[size], 128)) == LLAMA_SIZES[size].parameters(128) == pytest.approx(named, rel=0.1)
 
 
 @pytest.mark.parametrize("shape", [GROUPED, dataclasses.replace(GROUPED, kv_heads=None, tied=True)])
@@ -135,15 +129,6 @@ def test_llama_starts_from_the_stated_standard_deviations() -> None:
                 continue
             inside = 0.02 if fixed or name.startswith(("tokens", "head")) else parameter.shape[1] ** -0.5
             expected = inside / 8**0.5 if "_out" in name and not fixed else inside
-            assert parameter.std().item() == pytest.approx(expected, rel=5 / (2 * parameter.numel()) ** 0.5), name
-
-
-def test_nanogpt_starts_from_the_stated_standard_deviations() -> None:
-    torch.manual_seed(0)
-    model = GPT(SIZES["200k"], 128, fixed_std=True)
-    for name, parameter in model.named_parameters():
-        if "norm" not in name:
-            expected = 0.02 / 8**0.5 if "_out" in name else 0.02
             assert parameter.std().item() == pytest.approx(expected, rel=5 / (2 * parameter.numel()) ** 0.5), name
 
 

@@ -1,6 +1,4 @@
 import json
-import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import CbsError, ConfigError, DataError
-from cbs.workloads.text import text
-from cbs.workloads.text_parts import corpus as corpus_module
-from cbs.workloads.text_parts.corpus import TokenShards, belongs_to_validation
+from cbs.workloads.text_parts.corpus import belongs_to_validation
 from cbs.workloads.text_parts.files import load_corpus, open_tokens, read_documents
 from cbs.workloads.text_parts.tokens import Windows
 
@@ -69,12 +65,6 @@ def test_document_formats_give_the_same_tokens(tmp_path: Path) -> None:
     assert len({corpus.data_hash for corpus in corpora}) == 1
 
 
-def test_a_pipe_among_documents_is_told(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "corpus.txt")
-    with pytest.raises(DataError, match=r"corpus\.txt: cannot be read \(it is not a regular file\)"):
-        list(read_documents(tmp_path / "corpus.txt"))
-
-
 def test_another_field_or_column(tmp_path: Path) -> None:
     jsonl = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS, field="content")
     parquet = write_parquet(tmp_path / "a.parquet", DOCUMENTS, field="content")
@@ -87,20 +77,6 @@ def test_one_document_holds_out_its_last_tenth(tmp_path: Path) -> None:
     corpus = load_corpus(path)
     assert bytes(corpus.training) + bytes(corpus.validation) == path.read_bytes()
     assert len(corpus.validation) == 95
-
-
-def test_documents_all_on_one_side_hold_out_the_last_tenth(tmp_path: Path) -> None:
-    kept = [document for document in DOCUMENTS if not belongs_to_validation(document)][:5]
-    corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", kept))
-    whole = joined(kept)
-    assert bytes(corpus.training) + bytes(corpus.validation) == whole
-    assert len(corpus.validation) == len(whole) // 10
-
-
-def test_equal_documents_stay_on_one_side(tmp_path: Path) -> None:
-    held_out = next(document for document in DOCUMENTS if belongs_to_validation(document))
-    corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", [*DOCUMENTS, held_out]))
-    assert held_out.encode() not in bytes(corpus.training)
 
 
 def test_validation_path_keeps_both_whole(tmp_path: Path) -> None:
@@ -146,18 +122,6 @@ def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_s
     assert (len(corpus.training), len(corpus.validation)) == (len(IDS), 50)
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_what_is_trained_on_is_not_for_validation(tmp_path: Path, copied: bool) -> None:
-    text = tmp_path / "a.txt"
-    text.write_text("to be or not to be")
-    ids = write_ids(tmp_path / "a.u16", "<u2", IDS)
-    for path, options in ((text, {}), (ids, {"vocab_size": 200})):
-        other = path.with_stem("copy") if copied else path
-        other.write_bytes(path.read_bytes())
-        with pytest.raises(DataError, match=rf"^{other}: the tokens for validation are those for training; leave"):
-            load_corpus(path, validation=other, **options)
-
-
 def test_tokenizer_for_text_and_for_token_files(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<eos>": 0, "a": 1, "b": 2}
@@ -173,14 +137,6 @@ def test_tokenizer_for_text_and_for_token_files(tmp_path: Path) -> None:
     assert load_corpus(write_ids(tmp_path / "a.u16", "<u2", IDS % 3), tokenizer=path).vocab_size == 3
     with pytest.raises(ConfigError, match="below the 3 ids"):
         load_corpus(text, tokenizer=path, vocab_size=2)
-
-
-@given(documents=st.lists(st.text(), min_size=1, max_size=8), ascii_only=st.booleans())
-def test_any_documents_survive_jsonl(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[str], ascii_only: bool
-) -> None:
-    path = write_jsonl(tmp_path_factory.mktemp("jsonl") / "a.jsonl", documents, ascii_only=ascii_only)
-    assert list(read_documents(path)) == documents
 
 
 @given(document=st.text(min_size=1))
@@ -228,43 +184,11 @@ def test_bad_content_is_a_one_line_data_error(tmp_path: Path, name: str, content
     assert expected in one_line_error(DataError, path, vocab_size=256)
 
 
-def test_missing_path(tmp_path: Path) -> None:
-    assert "no such file" in one_line_error(DataError, tmp_path / "none.txt")
-    present = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
-    with pytest.raises(DataError, match=r"none\.txt: no such file"):
-        load_corpus(present, validation=tmp_path / "none.txt")
-
-
-def test_folder_without_text(tmp_path: Path) -> None:
-    (tmp_path / "readme.md").write_text("text")
-    assert "holds no .txt" in one_line_error(DataError, tmp_path)
-
-
-def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
-    path = tmp_path / "a.txt"
-    path.write_text("text")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert "Permission denied" in one_line_error(DataError, path)
-
-
 def test_parquet_without_the_column_lists_the_columns(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", DOCUMENTS, field="body")
     message = one_line_error(DataError, path)
     assert "id, body" in message
     assert "text_field" in message
-
-
-def test_parquet_rows_that_are_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["x", None]}), path)
-    assert "row 1" in one_line_error(DataError, path)
-    pq.write_table(pa.table({"text": [1, 2]}), path)
-    assert "got int" in one_line_error(DataError, path)
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert "no text" in one_line_error(DataError, path)
 
 
 def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
@@ -288,13 +212,6 @@ def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
 def test_options_that_do_not_fit_the_file(tmp_path: Path, name: str, options: dict[str, object], expected: str) -> None:
     path = write_ids(tmp_path / name, "<u2")
     assert expected in one_line_error(ConfigError, path, **options)
-
-
-def test_open_tokens_reads_little_endian(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"\x01\x00\x00\x01")
-    assert open_tokens(path, "uint16").tolist() == [1, 256]
-    assert open_tokens(path, "uint32").tolist() == [1 + 2**24]
 
 
 def shards(folder: Path, ids: np.ndarray, sizes: list[int], name: str = "part_{:03}.u16", header: bytes = b"") -> Path:
@@ -339,33 +256,3 @@ def test_the_header_of_llm_c_is_passed_over(tmp_path: Path) -> None:
     header[:3] = 20240520, 1, 40
     folder = shards(tmp_path / "a", np.arange(40), [40], header=header.tobytes())
     assert open_tokens(folder / "part_000.u16").tolist() == list(range(40))
-
-
-def test_no_more_than_some_shards_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    many = TokenShards([partial(lambda n: opened.append(n) or np.arange(3) + 3 * n, n) for n in range(200)], [3] * 200)
-    assert np.array_equal(many[:], np.arange(600))
-    assert len(opened) == 200
-    assert np.array_equal(many.between(100, 600)[395:397], [495, 496])
-    assert many._shard.cache_info().maxsize == 64
-    assert many[5:5].tolist() == []
-
-
-def test_two_gigabytes_open_and_go_on_at_their_end_without_being_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counted in tokens that are looked at, as a clock would depend on the machine."""
-    path = tmp_path / "big.u16"
-    with path.open("wb") as stream:
-        stream.truncate(2 * 2**30)
-    checked, gathered = [], []
-    check, gather = corpus_module.check_ids, Windows.gather
-    monkeypatch.setattr(corpus_module, "check_ids", lambda ids, *rest: checked.append(len(ids)) or check(ids, *rest))
-    monkeypatch.setattr(Windows, "gather", lambda self, starts: gathered.append(len(starts)) or gather(self, starts))
-    workload = text(data=str(path), vocab_size=50_257, context=1024, validation_sequences=8)
-    drawn = workload.training_stream(torch.Generator().manual_seed(0))
-    drawn.skip(10**6)
-    assert drawn.next(4).shape == (4, 1025)
-    assert len(workload.corpus.training) + len(workload.corpus.validation) == 2**30
-    assert sum(checked) == 2 * corpus_module.SAMPLED_BLOCKS * corpus_module.BLOCK < 2**30 / 30
-    assert gathered == [8, 4]

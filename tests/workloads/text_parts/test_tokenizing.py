@@ -57,27 +57,10 @@ def test_vocabulary_reaches_past_the_largest_id(tmp_path: Path) -> None:
     assert tokenizer.encode(["b"])[0].tolist() == [70_000]
 
 
-def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
-    plain = FileTokenizer(save_tokenizer(tmp_path)).encode(DOCUMENTS)
-    cut = FileTokenizer(save_tokenizer(tmp_path, truncate=True)).encode(DOCUMENTS)
-    assert [tokens.tolist() for tokens in plain] == [tokens.tolist() for tokens in cut]
-
-
 @pytest.mark.parametrize("name", ["<|endoftext|>", "</s>"])
 def test_end_of_text_separates_documents(tmp_path: Path, name: str) -> None:
     path = save_tokenizer(tmp_path, special=("<unk>", name))
     assert FileTokenizer(path).separator.tolist() == [1]
-
-
-def test_without_end_of_text_a_newline_separates(tmp_path: Path) -> None:
-    tokenizer = FileTokenizer(save_tokenizer(tmp_path, special=()))
-    assert tokenizer.separator.tolist() == tokenizer.encode(["\n"])[0].tolist()
-    assert len(tokenizer.separator) == 1
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.json: no such tokenizer"):
-        FileTokenizer(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("content", [b"{}", b"not json", b"\xff\xfe\x00", b""])

@@ -27,11 +27,6 @@ def test_the_learning_rate_of_a_step_is_not_that_of_the_run(tmp_path: Path) -> N
     assert (trial.config.lr, trial.evaluations[-1].value) == (1e-3, 3.0)
 
 
-def test_it_is_never_found_by_itself(tmp_path: Path) -> None:
-    source = write_run(tmp_path / "in", [{"run": "a", "step": 1, "loss": 3.0}], {})
-    assert import_runs([source], tmp_path / "out", settings(constants=KNOWN)).format == "table"
-
-
 def test_a_metric_that_deepspeed_writes_against_samples_is_asked_about(tmp_path: Path) -> None:
     metric = "Train_Samples_train_loss"  # The file that its csv_monitor writes
     source = write_run(tmp_path / "in", [{"step": 4 * at, metric: 5.0 - at} for at in (1, 2)], {})

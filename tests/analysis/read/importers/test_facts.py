@@ -8,7 +8,7 @@ import pytest
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.facts import facts_of
 from cbs.errors import CbsError, ConfigError, DataError
-from tests.analysis.read.importers.sources import GIVEN, settings, write_csv
+from tests.analysis.read.importers.sources import settings, write_csv
 
 ADAMW = {"batch_size": 8, "optimizer": "adamw", "lr": 1e-3, "seed": 0}
 
@@ -37,15 +37,6 @@ def test_names_are_read_by_pattern(name: str, pattern: str) -> None:
     assert {key: facts[key] for key in ADAMW} == ADAMW
 
 
-def test_a_name_that_does_not_match_is_named() -> None:
-    with pytest.raises(
-        DataError, match=r"run adamw-8 does not match --pattern '\{optimizer\}-b\{batch_size\}'; .*leave the pattern"
-    ):
-        one(named("adamw-8"), pattern="{optimizer}-b{batch_size}")
-    with pytest.raises(DataError, match=r"'b\{batch_size\}'; --pattern 'b\{batch_size\}/\*' does"):
-        one(named("b8/lightning_logs/version_0"), pattern="b{batch_size}")
-
-
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
@@ -69,13 +60,6 @@ def test_a_table_of_runs_knows_them_by_name_or_alias(tmp_path: Path) -> None:
     _, found = facts_of(runs, settings(runs=table, columns={"batch_size": "bs"}), notes)
     assert [{key: facts[key] for key in ADAMW} for facts in found] == [ADAMW, ADAMW]
     assert notes == [f"{table}: 1 rows match no run: gone"]
-
-
-def test_an_alias_of_two_runs_is_refused(tmp_path: Path) -> None:
-    table = write_csv(tmp_path / "runs.csv", [{"run": "a", "batch_size": 8}])
-    runs = [named("p/1", aliases=("a",)), named("p/2", aliases=("a",))]
-    with pytest.raises(DataError, match="2 runs are called a; give the path, as in p/1"):
-        facts_of(runs, settings(runs=table), [])
 
 
 @pytest.mark.parametrize(
@@ -168,13 +152,6 @@ def test_what_nobody_said_has_a_default_only_where_that_is_harmless() -> None:
     parts = r"pass --column 'batch_size=config.micro_batch_size\*config.gradient_accumulation_steps'; or give"
     with pytest.raises(ConfigError, match=parts):
         one(named("x", facts={"optimizer": "adamw", "lr": "1"}, config=split))
-
-
-def test_missing_units_are_one_error_that_names_all_flags() -> None:
-    with pytest.raises(ConfigError) as caught:
-        settings(**dict.fromkeys(GIVEN), batch_unit="tokens")
-    for flag in ("--metric", "--direction", "--target", "--example-unit", "--metric-unit", "--tokens-per-example"):
-        assert flag in str(caught.value)
 
 
 @pytest.mark.parametrize(

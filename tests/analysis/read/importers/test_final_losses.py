@@ -78,12 +78,6 @@ def test_what_is_missing_is_named(header: str, words: str, tmp_path: Path) -> No
         import_runs([table(tmp_path / "t.csv", header=header)], tmp_path / "out", Settings(**ASKED))
 
 
-def test_a_table_with_runs_stays_one_of_curves(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("run,step,batch_size,lr,optimizer,loss\na,1,8,0.1,adamw,2\na,2,8,0.1,adamw,1.5\n")
-    assert import_runs([path], tmp_path / "out", Settings(**ASKED | {"constants": {}})).format == "table"
-
-
 def test_columns_are_read_under_their_names_there_or_refused_by_name(tmp_path: Path) -> None:
     source = table(tmp_path / "t.csv", header="bs,peak_lr,{length},s,final")
     columns = {"batch_size": "bs", "lr": "peak_lr", "seed": "s", "loss": "final"}

@@ -1,7 +1,6 @@
 """The folder of an import: in one piece or not at all, added to only by its like, and readable by everything else."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.read.importers import folder, import_runs
+from analysis.read.importers import import_runs
 from analysis.read.results import load
-from cbs.errors import CbsError, ConfigError, DataError, ResultsError
+from cbs.errors import CbsError, DataError, ResultsError
 from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, long_rows, settings, trainer_state, write_csv
 from tests.factories import sweep
@@ -40,20 +39,6 @@ def test_the_manifest_says_where_everything_came_from(tmp_path: Path) -> None:
     assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert entry["settings"]["metric_unit"] == "nats"
     assert entry["when"].endswith("+00:00")
-
-
-def test_trials_are_complete_and_have_no_noise_scale(tmp_path: Path) -> None:
-    import_runs([source(tmp_path)], tmp_path / "out", settings())
-    store = Store(tmp_path / "out")
-    results = list(store.results(with_steps=True))
-    assert all(len(result.steps["step"]) == 0 for result in results)
-    assert results[0].message == "imported from run adamw-b128-lr0.001-s0"
-    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=True)
-    assert sorted(answer.noise) == [2, 8, 32, 128, 512]
-    for measured in answer.noise.values():
-        assert not measured.summary.measured
-        assert measured.summary.note == "no gradient moments were recorded"
-        assert measured.trajectory.empty
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -86,32 +71,6 @@ def test_more_runs_are_added_and_the_same_are_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException): ...
-
-    def killed(*_: Any, **__: Any) -> None:
-        raise Killed
-
-    first, more = source(tmp_path, curves=slice(0, 3)), source(tmp_path, "more.csv", slice(3, None))
-    top = tmp_path / "results"
-    import_runs([first], top / "out", settings())
-    monkeypatch.setattr(Store, "save", killed)
-    monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
-    with pytest.raises(Killed):
-        import_runs([more], top / "out", settings(), add=True)
-    monkeypatch.undo()
-    assert len(list(top.iterdir())) == 2
-    assert len(load(top).trials) == 3
-    import_runs([more], top / "out", settings(), add=True)
-    assert [path.name for path in top.iterdir()] == ["out"]
-
-
-def test_nothing_is_added_to_a_sweep_of_our_own(tmp_path: Path) -> None:
-    sweep(tmp_path / "ours", batch_sizes=(8,), lrs=(1e-3,), growth=1.5)
-    with pytest.raises(ResultsError, match="was not imported"):
-        import_runs([source(tmp_path)], tmp_path / "ours", settings(), add=True)
-
-
 @pytest.mark.parametrize("add", [False, True])
 def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add: bool
@@ -135,24 +94,6 @@ def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
         assert len(load(tmp_path / "out").trials) == 3
 
 
-def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import_runs([source(tmp_path, curves=slice(0, 3))], tmp_path / "out", settings())
-    rename, calls = folder.os.rename, []
-
-    def failing(old: Any, new: Any) -> None:
-        calls.append(new)
-        if len(calls) == 2:
-            raise OSError(5, "Input/output error")
-        rename(old, new)
-
-    monkeypatch.setattr(folder.os, "rename", failing)
-    with pytest.raises(ResultsError, match="Input/output error"):
-        import_runs([source(tmp_path, curves=slice(3, None))], tmp_path / "out", settings(), add=True)
-    assert len(load(tmp_path / "out").trials) == 3
-
-
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
@@ -173,39 +114,3 @@ def test_a_source_of_no_or_two_formats_is_one_line(tmp_path: Path, prepare: Any,
     with pytest.raises(CbsError, match=words) as caught:
         import_runs([path], tmp_path / "out", settings())
     assert "\n" not in str(caught.value)
-
-
-def test_sources_of_two_formats_and_settings_that_do_not_apply(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text(trainer_state([]))
-    with pytest.raises(ConfigError, match="several formats"):
-        import_runs([source(tmp_path), tmp_path / "trainer_state.json"], tmp_path / "out", settings())
-    with pytest.raises(ConfigError, match="--trials is for formats with studies of several trials, and table is none"):
-        import_runs([source(tmp_path)], tmp_path / "out", settings(trials=3))
-    with pytest.raises(ConfigError, match="nothing to import"):
-        import_runs([], tmp_path / "out", settings())
-    with pytest.raises(ConfigError, match="unknown import format"):
-        import_runs([source(tmp_path)], tmp_path / "out", settings(), format="tabel")
-
-
-def test_the_report_of_an_import_is_plain_json(tmp_path: Path) -> None:
-    told = import_runs([source(tmp_path)], tmp_path / "out", settings()).to_json()
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert (told["runs"], told["batch_sizes"], told["optimizers"]) == (15, [2, 8, 32, 128, 512], ["adamw"])
-
-
-def test_what_told_the_format_is_said(tmp_path: Path) -> None:
-    path = source(tmp_path)
-    line = f"{path} read as table: columns batch_size, loss, lr, optimizer, run, seed, step"
-    imported = import_runs([path], tmp_path / "out", settings())
-    assert imported.detected == [line]
-    assert f"  {line}" in imported.lines()
-    assert imported.to_json()["detected"] == [line]
-    assert Store(tmp_path / "out").manifest()["imported"][0]["detected"] == [line]
-    assert import_runs([path], tmp_path / "more", settings(), format="table").detected == []
-
-
-def test_a_table_of_several_runs_with_the_step_of_wandb_is_a_table(tmp_path: Path) -> None:
-    rows = [{"_step" if key == "step" else key: value for key, value in row.items()} for row in long_rows()]
-    path = write_csv(tmp_path / "runs.csv", rows)
-    imported = import_runs([path], tmp_path / "out", settings(columns={"step": "_step"}))
-    assert (imported.format, len(imported.trials)) == ("table", 15)

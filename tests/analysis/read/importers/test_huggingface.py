@@ -77,26 +77,6 @@ def test_the_global_batch_size_is_asked_for(tmp_path: Path) -> None:
         import_runs([tmp_path], tmp_path / "out", settings(metric="eval_loss", constants=BOTH, columns=columns))
 
 
-def test_a_folder_of_runs_is_told_apart_by_names(tmp_path: Path) -> None:
-    for curve in CURVES:
-        folder = tmp_path / "in" / curve.name / "checkpoint-4096"
-        folder.mkdir(parents=True)
-        (folder / "trainer_state.json").write_text(trainer_state(curve.rows))
-    wanted = settings(metric="eval_loss", pattern="{optimizer}-b{batch_size}-lr{lr}-s{seed}")
-    import_runs([tmp_path / "in"], tmp_path / "out", wanted)
-    assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
-
-
-def test_a_run_without_the_metric_is_left_out_with_a_note(tmp_path: Path) -> None:
-    for name, rows in (("adamw-b2", CURVES[0].rows), ("adamw-b4", [])):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        (tmp_path / "in" / name / "trainer_state.json").write_text(trainer_state(rows))
-    wanted = settings(metric="eval_loss", pattern="{optimizer}-b{batch_size}", constants={"lr": "1"})
-    imported = import_runs([tmp_path / "in"], tmp_path / "out", wanted)
-    assert "left out 1 runs without eval_loss: adamw-b4" in imported.notes
-    assert len(imported.trials) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

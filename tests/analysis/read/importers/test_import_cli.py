@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis.read.importers import IMPORTERS
 from tests.analysis.read.importers.sources import CURVES, FLAGS, long_rows, trainer_state, write_csv
 
 Cli = Callable[..., tuple[int, str, str]]
 PATTERN = "{optimizer}-b{batch_size}-lr{lr}-s{seed}"
-
-ROUGH = 0.01  # Of the critical batch size: events hold single precision, and studies are evaluated at powers of two
 
 
 def table(top: Path) -> list[str]:
@@ -64,21 +61,6 @@ def test_imported_curves_give_their_critical_batch_size(run: Cli, tmp_path: Path
     assert fit["simple_noise_scale_note"] == "no gradient moments were recorded"
 
 
-def test_a_person_is_told_what_was_imported(run: Cli, tmp_path: Path) -> None:
-    code, out, _ = run("import", *table(tmp_path / "in"), "-o", tmp_path / "out", *FLAGS)
-    assert code == 0
-    assert out.startswith(f"imported 15 runs as table into {tmp_path / 'out'}: 15 REACHED\n")
-    assert f"next: cbs analyze {tmp_path / 'out'}" in out
-
-
-def test_all_missing_flags_are_named_at_once(run: Cli, tmp_path: Path) -> None:
-    code, out, err = run("import")
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    for flag in ("SOURCE", "-o FOLDER", "--metric", "--direction", "--target", "--example-unit", "--metric-unit"):
-        assert flag in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -97,11 +79,3 @@ def test_a_mistake_is_one_line_and_leaves_nothing(run: Cli, tmp_path: Path, argu
     assert err.count("\n") == 1
     assert words in err
     assert not (tmp_path / "out").exists()
-
-
-def test_help_has_an_example_and_the_formats_there_are(run: Cli) -> None:
-    code, out, _ = run("import", "--help")
-    assert code == 0
-    assert "Example: cbs import" in out
-    for name in IMPORTERS:
-        assert name in out

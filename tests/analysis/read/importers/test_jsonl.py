@@ -41,16 +41,6 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN))
 
 
-@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085"])
-def test_text_in_a_line_may_hold_what_ends_lines_elsewhere(tmp_path: Path, end: str) -> None:
-    """As a sample of generated text does, where JSON is not escaped to ASCII."""
-    write_run(tmp_path / "in", [], {})
-    row = json.dumps({"step": 1, "loss": 3.0, "sample": f"one{end}two"}, ensure_ascii=False)
-    (tmp_path / "in" / "log.jsonl").write_text(row + "\r\n\n", encoding="utf-8")
-    (trial,) = import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN)).trials
-    assert [point.value for point in trial.evaluations] == [3.0]
-
-
 def test_a_file_of_several_runs_is_refused_with_what_to_make_of_it(tmp_path: Path) -> None:
     write_run(tmp_path / "in", [{"step": 1, "loss": 3.0, "size": size, "run": f"b{size}"} for size in (8, 16)], {})
     asked = settings(constants=KNOWN, columns={"batch_size": "size"})

@@ -85,23 +85,6 @@ def test_steps_of_a_trainer_are_updates_made(tmp_path: Path) -> None:
         assert not any("1 was added" in note for note in own.notes)
 
 
-@pytest.mark.parametrize("kind", ["file", "run", "runs"])
-def test_a_file_a_run_and_a_folder_of_runs(tmp_path: Path, kind: str) -> None:
-    for curve in CURVES[:2]:
-        rows = [{"epoch": 0, "step": step - 1, "loss": value} for step, value in curve.rows if step]
-        write_csv(tmp_path / "in" / curve.name / "metrics.csv", rows)
-    run = tmp_path / "in" / CURVES[0].name
-    source = {"file": run / "metrics.csv", "run": run, "runs": tmp_path / "in"}[kind]
-    imported = import_runs([source], tmp_path / "out", settings(pattern=PATTERN))
-    assert imported.format == "lightning"
-    assert curves_of(tmp_path / "out") == {curve.name: curve.rows[1:] for curve in CURVES[: 2 if kind == "runs" else 1]}
-
-
-def test_a_table_of_that_name_is_a_table(tmp_path: Path) -> None:
-    source = write_csv(tmp_path / "metrics.csv", [{"run": "a", "step": 1, "loss": 3.0}])
-    assert import_runs([source], tmp_path / "out", settings(constants=BOTH)).format == "table"
-
-
 def test_objects_in_settings_are_not_made(tmp_path: Path) -> None:
     source = write_run(tmp_path / "in", [{"step": 1, "loss": 3.0}], {})
     (source / "version_0" / "hparams.yaml").write_text(
@@ -132,8 +115,3 @@ def test_a_broken_run_is_one_line(tmp_path: Path, name: str, content: str, words
     with pytest.raises(DataError, match=words) as caught:
         import_runs([source], tmp_path / "out", settings(constants=BOTH), format="lightning")
     assert "\n" not in str(caught.value)
-
-
-def test_nothing_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no runs as lightning at .*: expected the metrics\.csv"):
-        import_runs([tmp_path], tmp_path / "out", settings(), format="lightning")

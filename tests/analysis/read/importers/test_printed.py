@@ -161,13 +161,6 @@ def test_a_printed_log_is_imported_with_what_the_program_says_of_itself(tmp_path
         import_runs([tmp_path / "in"], tmp_path / "other", other)
 
 
-def test_what_was_measured_before_an_update_is_said(tmp_path: Path) -> None:
-    (tmp_path / "titan.log").write_text(TITAN)
-    notes: list[str] = []
-    list(importer("torchtitan").read(str(tmp_path), settings(tokens_per_example=32), notes))
-    assert "1 was taken from the step" in notes[0]
-
-
 @pytest.mark.parametrize(
     ("format", "printed", "said"),
     [

@@ -1,7 +1,6 @@
 """Whatever the bytes: runs, or one line that a person can act on."""
 
 import contextlib
-import json
 import math
 import tempfile
 from pathlib import Path
@@ -15,7 +14,6 @@ from analysis.read.importers import IMPORTERS, import_runs
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
-from tests.analysis.read.importers.sources import CURVES, long_rows
 from tests.analysis.read.importers.sources import settings as wanted
 
 QUICK = settings(max_examples=30, deadline=None)
@@ -28,7 +26,6 @@ JSON = st.recursive(
     max_leaves=8,
 )
 CELLS = st.sampled_from(["", "nan", "inf", "1", "2", "-1", "1e999", "0.5", "x", '"', "9" * 400, "a,b", "\0", "٣"])
-CONSTANTS = {"optimizer": "adamw", "lr": "1e-3", "batch_size": "4"}
 
 
 def imports_or_tells(source: Path, format: str, **changes: Any) -> None:
@@ -51,50 +48,6 @@ def test_any_bytes_as_a_table(content: bytes, suffix: str) -> None:
         path = Path(folder) / f"x{suffix}"
         path.write_bytes(content)
         imports_or_tells(path, "table")
-
-
-@QUICK
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", ""]), CELLS, CELLS, CELLS), max_size=6))
-def test_any_cells_of_a_table(rows: list[tuple[str, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.csv"
-        path.write_text("\n".join(["run,step,loss,lr", *(",".join(row) for row in rows)]))
-        imports_or_tells(path, "table", constants={"optimizer": "adamw", "batch_size": "4"})
-
-
-@QUICK
-@given(st.binary(max_size=60), st.integers(0, 4000), st.booleans())
-def test_a_parquet_file_with_bytes_changed_or_cut(change: bytes, place: int, cut: bool) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.parquet"
-        pq.write_table(pa.Table.from_pylist(long_rows(CURVES[:2])), path)
-        content = path.read_bytes()
-        place %= len(content)
-        path.write_bytes(content[:place] if cut else content[:place] + change + content[place + len(change) :])
-        imports_or_tells(path, "table")
-
-
-@QUICK
-@given(JSON)
-def test_any_json_as_a_state_of_the_trainer(data: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trainer_state.json"
-        path.write_text(json.dumps(data))
-        imports_or_tells(path, "huggingface", constants=CONSTANTS)
-
-
-@QUICK
-@given(
-    JSON, st.lists(st.dictionaries(st.sampled_from(["step", "loss"]), LEAVES | st.integers(0, 9)) | JSON, max_size=5)
-)
-def test_any_log_of_the_trainer(reached: Any, log: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trainer_state.json"
-        path.write_text(json.dumps({"global_step": reached, "log_history": log}))
-        imports_or_tells(path, "huggingface", constants=CONSTANTS)
 
 
 @QUICK

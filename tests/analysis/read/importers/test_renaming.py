@@ -86,13 +86,6 @@ def test_a_fact_is_read_from_the_config(tmp_path: Path, format: str) -> None:
         assert imported(format, tmp_path, ROWS, {"peak": 0.25}, **wanted).config.lr == 0.25
 
 
-def test_a_column_may_be_called_like_a_key_of_the_config(tmp_path: Path) -> None:
-    rows = [row | {"config.peak": 0.25, "config.batch": 4} for row in ROWS]
-    wanted = {"lr": CONFIG + "peak", "batch_size": CONFIG + "batch"}
-    trial = imported("csv", tmp_path, rows, {}, columns=wanted, constants={"optimizer": "adamw"})
-    assert (trial.config.lr, trial.config.batch_size) == (0.25, 4)
-
-
 @pytest.mark.parametrize("name", ["loss", "step", "tokens", "run", "batch_size", "optimizer", "workload", "status"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_column_that_is_not_there_is_refused_by_name(tmp_path: Path, format: str, name: str) -> None:
@@ -114,11 +107,3 @@ def test_a_run_has_one_of_everything(tmp_path: Path) -> None:
     rows = [row | {"theirs": index} for index, row in enumerate(ROWS)]
     with pytest.raises(DataError, match=r"run .* has the seed 0 and 1; a run has one"):
         imported("huggingface", tmp_path, rows, {}, columns={"seed": "theirs"})
-
-
-def test_a_learning_rate_that_follows_a_schedule_is_asked_for_elsewhere(tmp_path: Path) -> None:
-    rows = [row | {"lr": 0.5 / (index + 1)} for index, row in enumerate(ROWS)]
-    with pytest.raises(DataError, match=r"lr 0\.5 and 0\.25; a run has one; rename the column .* --set"):
-        imported("table", tmp_path, rows, {}, constants=KNOWN)
-    renamed = [{"rate" if key == "lr" else key: value for key, value in row.items()} for row in rows]
-    assert imported("table", tmp_path, renamed, {}, constants=KNOWN | {"lr": "0.5"}).config.lr == 0.5

@@ -123,15 +123,6 @@ def test_columns_are_renamed_and_constants_fill_in(tmp_path: Path) -> None:
     assert load(tmp_path / "out").groups[0].parameters == 124_000_000
 
 
-def test_units_and_unknown_parameters_reach_the_analysis(tmp_path: Path) -> None:
-    import_runs([write_csv(tmp_path / "x.csv", long_rows())], tmp_path / "out", settings(tokens_per_example=16))
-    (group,) = load(tmp_path / "out").groups
-    assert (group.example_unit, group.tokens_per_example, group.metric_unit) == ("sequence", 16, "nats")
-    assert group.parameters is None
-    assert not group.stops_at_target
-    assert group.prune_factor is None
-
-
 @pytest.mark.parametrize(
     ("values", "status", "steps"),
     [
@@ -153,29 +144,6 @@ def test_status_is_read_from_the_curve(
     assert result.status is status
     assert result.steps_to_target == (None if steps is None else pytest.approx(steps, rel=EXACT))
     assert np.array_equal([row.value for row in result.evaluations], values, equal_nan=True)
-
-
-def test_a_metric_that_grows_may_be_past_the_target_at_once(tmp_path: Path) -> None:
-    rows = [{"run": "a", "step": step, "loss": value} for step, value in ((5, 0.5), (10, 0.9))]
-    constants = {"optimizer": "sgd", "lr": "1", "batch_size": "4"}
-    above = settings(constants=constants, direction="above", target=0.4)
-    imported = import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", above)
-    assert imported.trials[0].steps_to_target == 5
-
-
-def test_a_run_past_the_target_at_its_first_evaluation_after_step_0_is_said_to_be(tmp_path: Path) -> None:
-    """What was measured before training tells nothing of when the target was passed."""
-    rows = [
-        {"run": f"b{size}", "step": step, "loss": value, "batch_size": size}
-        for size in (2, 4, 8, 16)
-        for step, value in ((0, 9.0), (1000, 1.9 if size > 4 else 3.0), (2000, 1.5))
-    ]
-    constants = {"optimizer": "sgd", "lr": "1"}
-    import_runs([write_csv(tmp_path / "x.csv", rows)], tmp_path / "out", settings(constants=constants))
-    (answer,) = answers(load(tmp_path / "out"), AnalysisConfig(resamples=100), noise=False)
-    assert [entry.resolution for entry in answer.points] == [0.5, 0.5, 1, 1]
-    assert "fewer steps may have been enough at batch size 2, 4, because" in answer.advice
-    assert "at most those at batch size 8 (1,000), 16 (1,000)" in answer.advice
 
 
 def test_a_stated_status_is_kept_for_runs_that_ended_early(tmp_path: Path) -> None:
@@ -264,34 +232,6 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, name: str, content:
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unreadable_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_csv(tmp_path / "runs.csv", long_rows())
-
-    def denied(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", denied)
-    with pytest.raises(DataError, match=r"cannot read .*runs\.csv: Permission denied"):
-        import_runs([source], tmp_path / "out", settings(), format="table")
-
-
-def test_a_null_of_parquet_is_not_taken_for_a_diverged_run(tmp_path: Path) -> None:
-    rows = [{"run": "a", "step": 1, "loss": 3.0}, {"run": "a", "step": 2, "loss": None}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="row 2, column 'loss': it is empty"):
-        import_runs([tmp_path / "x.parquet"], tmp_path / "out", settings())
-
-
-def test_a_folder_of_tables_and_a_run_that_is_in_two_of_them(tmp_path: Path) -> None:
-    for curve in CURVES[:3]:
-        write_csv(tmp_path / "in" / f"{curve.lr}.csv", long_rows([curve]))
-    import_runs([tmp_path / "in"], tmp_path / "out", settings())
-    assert len(curves_of(tmp_path / "out")) == 3
-    write_csv(tmp_path / "in" / "again.csv", long_rows(CURVES[:1]))
-    with pytest.raises(DataError, match=r"appears twice, in .*0\.001\.csv and .*again\.csv"):
-        import_runs([tmp_path / "in"], tmp_path / "more", settings())
 
 
 def test_what_is_missing_is_named_for_all_runs_at_once(tmp_path: Path) -> None:

@@ -106,12 +106,6 @@ def test_a_tag_that_says_what_it_is_drawn_against_is_asked_about(tmp_path: Path,
         assert [row.step for row in trial.evaluations] == steps
 
 
-def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:
-    write(tmp_path / "in", CURVES[0].rows)
-    with pytest.raises(DataError, match="no run has the metric 'loss'; available: eval/loss, train/loss"):
-        import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
-
-
 def test_a_file_cut_in_the_middle_is_named_with_where_to_cut_it_whole(tmp_path: Path) -> None:
     """Every length of the file: either it ends between two events, or the error says where the last whole one ends."""
     path = write(tmp_path / "in", CURVES[0].rows)
@@ -139,12 +133,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, place: int) -> None:
     assert path.name in str(caught.value)
 
 
-def test_an_empty_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "events.out.tfevents.1.x").touch()
-    with pytest.raises(DataError, match="is empty"):
-        import_runs([tmp_path], tmp_path / "out", settings(constants=BOTH))
-
-
 def test_the_install_command_is_named_where_tensorboard_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,10 +140,3 @@ def test_the_install_command_is_named_where_tensorboard_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
     with pytest.raises(MissingDependencyError, match=r"pip install tensorboard$"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
-
-
-def test_a_file_that_git_lfs_has_not_fetched_is_said_to_be_one(tmp_path: Path) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0c1\nsize 5361\n"
-    (tmp_path / "events.out.tfevents.1.host").write_text(pointer, encoding="utf-8")
-    with pytest.raises(DataError, match=r"events\.out\.tfevents\.1\.host is what Git LFS leaves .*: run git lfs pull"):
-        import_runs([tmp_path], tmp_path / "out", settings(pattern=PATTERN))

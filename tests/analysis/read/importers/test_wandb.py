@@ -14,7 +14,6 @@ import pytest
 
 from analysis.read.importers import import_runs
 from cbs.errors import DataError, MissingDependencyError
-from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, Curve, curves_of, settings, write_csv
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
@@ -85,16 +84,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> type[FakeApi]:
     return FakeApi
 
 
-@pytest.mark.slow
-def test_the_fake_has_the_shape_of_the_real_api() -> None:
-    wandb = importlib.import_module("wandb")
-    for name in ("run", "runs"):
-        assert callable(getattr(wandb.Api, name))
-    public = wandb.apis.public.Run
-    for name in ("scan_history", "history", "path", "name", "id", "state", "config", "summary"):
-        assert hasattr(public, name), name
-
-
 def test_a_project_is_read_in_full(tmp_path: Path, api: type[FakeApi]) -> None:
     wanted = settings(columns={"step": "global_step"}, pattern=PATTERN)
     imported = import_runs(["team/project"], tmp_path / "out", wanted)
@@ -103,31 +92,6 @@ def test_a_project_is_read_in_full(tmp_path: Path, api: type[FakeApi]) -> None:
     assert curves_of(tmp_path / "out") == {
         f"team/project/id{index}": curve.rows for index, curve in enumerate(CURVES)
     }  # fmt: skip
-
-
-def test_the_config_of_a_run_is_read_on_request(tmp_path: Path, api: type[FakeApi]) -> None:
-    columns = {
-        "step": "global_step",
-        "batch_size": "config.global_batch",
-        "lr": "config.optim.lr",
-        "optimizer": "config.optim.name",
-    }
-    import_runs(["team/project"], tmp_path / "out", settings(columns=columns))
-    assert {(result.config.batch_size, result.config.lr) for result in Store(tmp_path / "out").results()} == {
-        (curve.batch_size, curve.lr) for curve in CURVES
-    }  # fmt: skip
-
-
-def test_a_list_of_runs_with_the_step_of_wandb(tmp_path: Path, api: type[FakeApi]) -> None:
-    api.runs_there[1] = FakeRun(CURVES[1], "adamw-b2-lr2e-3-s0", state="running")
-    api.runs_there[1].name = None  # as the real one allows
-    imported = import_runs(
-        ["team/project/id0", "team/project/adamw-b2-lr2e-3-s0"], tmp_path / "out", settings(pattern=PATTERN)
-    )
-    steps = [row.step for row in imported.trials[0].evaluations]
-    assert steps == [2 * index + 1 for index in range(len(CURVES[0].rows))]
-    assert any("counts calls, not optimizer updates" in note for note in imported.notes)
-    assert "run team/project/adamw-b2-lr2e-3-s0 is still running: its curve ends where it is now" in imported.notes
 
 
 def test_nan_comes_as_text_and_means_divergence(tmp_path: Path, api: type[FakeApi]) -> None:
@@ -158,14 +122,6 @@ def test_a_server_that_does_not_have_it_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_mistyped_path_is_not_taken_for_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    for source in ("team/loss.csv", "runs/mine", "x" * 5000):
-        with pytest.raises(DataError, match=r"no such file or folder|File name too long"):
-            import_runs([source], tmp_path / "out", settings())
-
-
 def test_the_install_command_is_named_where_wandb_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingDependencyError, match=r"pip install wandb$"):
@@ -190,15 +146,6 @@ def test_exported_histories_are_one_run_per_file(tmp_path: Path) -> None:
     )
     assert imported.format == "wandb"
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES}
-
-
-def test_steps_of_a_lightning_trainer_are_updates_made(tmp_path: Path) -> None:
-    rows = [{"_step": index, "trainer/global_step": 4 * index + 3, "loss": 2.0 - index} for index in range(3)]
-    source = write_csv(tmp_path / "adamw.csv", rows)
-    wanted = settings(columns={"step": "trainer/global_step"}, constants=BOTH)
-    imported = import_runs([source], tmp_path / "out", wanted)
-    assert [row.step for row in imported.trials[0].evaluations] == [4, 8, 12]
-    assert any("1 was added to each" in note for note in imported.notes)
 
 
 def chart(path: Path, curves: list[Curve], spread: float = 0.0, against: str = "Step") -> Path:
@@ -229,12 +176,6 @@ def test_a_chart_against_anything_but_steps_is_refused_until_it_is_said_what_tha
     imported = import_runs([source], tmp_path / "out", settings(pattern=PATTERN, columns={"step": "trainer/updates"}))
     assert curves_of(tmp_path / "out") == {curve.name: curve.rows for curve in CURVES[:2]}
     assert not any("_step" in note for note in imported.notes)
-
-
-def test_a_chart_of_another_metric_names_that_and_not_every_column(tmp_path: Path) -> None:
-    source = chart(tmp_path / "chart.csv", CURVES[:2])
-    with pytest.raises(DataError, match=r"no run has the metric 'los'; available: loss$"):
-        import_runs([source], tmp_path / "out", settings(pattern=PATTERN, metric="los"))
 
 
 def test_a_chart_of_merged_points_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -272,11 +213,6 @@ def test_a_real_offline_run_comes_out_as_it_logged(tmp_path: Path, offline: Path
     assert offline.read_bytes() == before
 
 
-def test_an_offline_run_is_called_by_its_name(tmp_path: Path, offline: Path) -> None:
-    wanted = settings(metric="eval.loss", pattern="{optimizer}-b{batch_size}", constants={"lr": "1"})
-    assert import_runs([offline], tmp_path / "out", wanted).trials[0].config.batch_size == 8
-
-
 def test_what_an_offline_run_logged_is_named_where_the_metric_is_not_there(tmp_path: Path, offline: Path) -> None:
     with pytest.raises(
         DataError, match=r"no run has the metric 'los'; available: eval\.loss, global_step, train/loss$"
@@ -300,15 +236,3 @@ def test_a_damaged_file_of_an_offline_run_is_one_line(tmp_path: Path, offline: P
     with pytest.raises(DataError, match=words) as caught:
         import_runs([path], tmp_path / "out", settings(metric="eval.loss", constants=BOTH))
     assert "run.wandb" in str(caught.value)
-
-
-def test_of_two_counters_one_is_asked_for(tmp_path: Path) -> None:
-    rows = [{"_step": 3 * at, "train/global_step": 10 * at, "loss": 4.0 - at} for at in (1, 2)]
-    source = write_csv(tmp_path / "a.csv", rows)
-    known = {"constants": {"batch_size": "8", "optimizer": "adamw", "lr": "1e-3"}}
-    with pytest.raises(DataError, match="--column step=train/global_step or --column step=_step"):
-        import_runs([source], tmp_path / "none", settings(**known))
-    for column, steps in (("train/global_step", [10, 20]), ("_step", [3, 6])):
-        asked = settings(**known, columns={"step": column})
-        (trial,) = import_runs([source], tmp_path / column.replace("/", "-"), asked).trials
-        assert [row.step for row in trial.evaluations] == steps

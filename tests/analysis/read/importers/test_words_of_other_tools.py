@@ -169,18 +169,3 @@ def test_columns_that_agree_or_mean_something_else_are_no_question(tmp_path: Pat
     alike = {"learning_rate": 1e-4, "min_lr": 1e-5, "lr_decay_iters": 600, "gradient_accumulation_steps": 1,
              "global_batch_size": 16, "eval_batch_size": 512, "lr_scheduler": "cosine"}  # fmt: skip
     assert imported(tmp_path, [TWICE | alike], columns={}).trials[0].config.lr == 1e-4
-
-
-def test_a_format_is_recognised_by_the_columns_as_they_were_named(tmp_path: Path) -> None:
-    table = rows(["ok"], "status")
-    assert imported(tmp_path / "named", table).format == "final_losses"
-    one_rate = {"columns": {name: title for name, title in COLUMNS.items() if name != "lr"},
-                "constants": {"optimizer": "adamw", "lr": "0.5"}}  # fmt: skip
-    assert imported(tmp_path / "rate", table, **one_rate).format == "final_losses"
-    with pytest.raises(DataError, match="or --format csv where every file is one, or --format final_losses where"):
-        imported(tmp_path / "else", table, columns={"examples": LENGTH})
-
-
-@pytest.mark.parametrize("title", ["lr_decay_iters", "lr_warmup", "lr_multiplier", "lr_scheduler_id", "lr_id"])
-def test_what_is_said_about_a_schedule_is_no_second_learning_rate(title: str, tmp_path: Path) -> None:
-    assert imported(tmp_path, [TWICE | {title: 5}], columns={}).trials[0].config.lr == 1e-4
