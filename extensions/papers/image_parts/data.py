@@ -104,12 +104,10 @@ def as_bytes(image: Any) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData:
-    """A data set.
+class ImageFacts:
+    """What is known of a data set.
 
     Attributes:
-        training: images to train on.
-        validation: images to validate on.
         classes: number of classes; every label is below it.
         size: pixels across and down that a model sees; stored images may be larger, by a margin to crop.
         mean: mean of each channel, between 0 and 1.
@@ -117,13 +115,19 @@ class ImageData:
         data_hash: 16 hexadecimal digits that identify the data.
     """
 
-    training: Images
-    validation: Images
     classes: int
     size: int
     mean: Tensor
     std: Tensor
     data_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData(ImageFacts):
+    """A data set, with the images to train and to validate on."""
+
+    training: Images
+    validation: Images
 
 
 def describe(training: Images, validation: Images, names: Sequence[str], size: int, where: str) -> ImageData:

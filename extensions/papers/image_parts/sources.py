@@ -10,7 +10,7 @@ import importlib.util
 import math
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from cbs.errors import ConfigError, DataError, needed
 from cbs.registry.values import whole
 from cbs.workloads.base import TrainingStream
 from cbs.workloads.streams import DrawnExamples
-from extensions.papers.image_parts.data import ImageStream, as_bytes, decode, middle
+from extensions.papers.image_parts.data import ImageFacts, ImageStream, as_bytes, decode, middle
 from extensions.papers.image_parts.formats import load_images
 
 LabelledImages = tuple[Tensor, Tensor]
@@ -38,28 +38,18 @@ PHOTO = "sample_data/grace_hopper.jpg"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSource:
+class ImageSource(ImageFacts):
     """Images to train and to validate on.
 
     Attributes:
         stream: function from a generator to a stream of training examples, :data:`LabelledImages`.
         held_out: validation examples.
         training: a fixed sample of the training examples, or ``None``.
-        classes: number of classes; every label is below it.
-        size: pixels across and down.
-        mean: mean of each channel, between 0 and 1.
-        std: standard deviation of each channel.
-        data_hash: 16 hexadecimal digits that identify the data.
     """
 
     stream: Callable[[torch.Generator], TrainingStream]
     held_out: LabelledImages
     training: LabelledImages | None = None
-    classes: int
-    size: int
-    mean: Tensor
-    std: Tensor
-    data_hash: str
 
     def standardised(self, images: Tensor) -> Tensor:
         """Return images whose channels have mean 0 and standard deviation 1 over the training data."""
@@ -106,20 +96,8 @@ def data_source(
     validation_examples: int | None = None,
     training_examples: int = 0,
 ) -> ImageSource:
-    """Return a source of the user's own images, see :func:`~extensions.papers.image_parts.formats.load_images`.
-
-    Args:
-        workload: name of the workload, for error messages.
-        path: folder, archive or Parquet file.
-        validation: folder, archive or Parquet file of the validation part, if it is not in ``path``.
-        size: pixels across and down; ``None`` for those of the data.
-        channels: 1 or 3; ``None`` for those of the data.
-        crop: width of the zero padding around an image before a random crop; ``None`` for an eighth of the size, for
-            colour images of up to 64 pixels.
-        flip: whether half of the images are mirrored; ``None`` to mirror colour images only.
-        validation_examples: number of images to validate on, evenly spaced; ``None`` for all up to 10,000.
-        training_examples: number of images in the fixed sample of the training data.
-    """
+    """Return a source of the user's own images, see :func:`~extensions.papers.image_parts.formats.load_images`; the
+    arguments are the options of ``workload``, see :func:`extensions.papers.workloads.images.images`."""
     found = load_images(path, validation, size, channels)
     colour = len(found.mean) == 3
     stored = found.training.gather(torch.zeros(1, dtype=torch.int64)).shape[-1]
@@ -131,11 +109,7 @@ def data_source(
         stream=lambda generator: ImageStream(found.training, found.size, margin, mirrored, generator),
         held_out=middle(found.validation, found.size, validation_examples or MOST_HELD_OUT),
         training=middle(found.training, found.size, training_examples) if training_examples else None,
-        classes=found.classes,
-        size=found.size,
-        mean=found.mean,
-        std=found.std,
-        data_hash=found.data_hash,
+        **{each.name: getattr(found, each.name) for each in fields(ImageFacts)},
     )
 
 
