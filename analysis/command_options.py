@@ -28,7 +28,7 @@ from cbs.files import refuse_links
 from cbs.registry import listed
 from cbs.registry.choices import parse_choice
 
-_WIDE = 160
+_WIDE = 160  # Columns where nobody looks: a file or a pipe
 
 _PAUSE = 10.0  # seconds between two lines of progress if there is no terminal
 

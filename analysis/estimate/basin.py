@@ -57,7 +57,7 @@ _FASTER = 1.2  # How many times the steepest fall may be exceeded
 # before it training is only slower.
 _SAFE = 0.25
 
-_DRAWS = 400
+_DRAWS = 400  # Draws of where a wall stands
 
 
 def _basin(apart: Array, skew: Array) -> Array:

@@ -47,7 +47,7 @@ _AGREES, _ROUNDED = 1.5, 0.35
 
 _ANYWHERE = 2.0  # Standard deviation of ln of the best learning rate around the winner if nothing else is known
 
-_LEAST_NOISE, _USUAL_NOISE = 1e-4, 0.04
+_LEAST_NOISE, _USUAL_NOISE = 1e-4, 0.04  # In ln steps; the latter where nothing tells it
 _FEW = 4.0  # Degrees of freedom at most of what seeds say of the noise by their winners alone
 
 # Share of one run's noise that learning rates of the same seed do not have in common, where it is not known

@@ -26,7 +26,7 @@ from analysis.quantities import Array
 
 BEYOND = 1.0  # How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end
 
-_LEVEL = 50.0
+_LEVEL = 50.0  # Standard deviation of the level in ln steps: any level is as likely as any other
 _LEAST = 1e-3  # Standard deviation of a condition that is always there: steps are never known better
 _NEGLIGIBLE = 1e-3  # Models of seeds and noise with less of the largest weight are left out
 

@@ -25,7 +25,7 @@ _FEWEST = 8  # Smallest number of evaluations from which their noise is estimate
 # early.
 _APART = 1.5
 
-_CLOSE = 1e-3
+_CLOSE = 1e-3  # The sum over evaluations that are nearer, in standard deviations, would be long
 _FAR = 8.0  # Distance from the crossing, in standard deviations, beyond which probabilities are 0 or 1
 
 

@@ -30,7 +30,7 @@ from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
 from cbs.trial.trial_files import read_steps
 
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # Relative; a doubling may end at the largest batch size
 
 _MOST = 600.0  # Largest logarithm of a ratio of steps
 

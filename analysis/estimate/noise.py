@@ -31,7 +31,7 @@ BINS, STEPS_PER_BIN = 16, 12
 
 PLAIN = "l2"
 
-_MOST_BLOCKS = 256
+_MOST_BLOCKS = 256  # Steps are summed in so many blocks, so that long runs take no longer
 _NOTHING = pd.DataFrame(columns=["progress", "examples", "simple_noise_scale", "matched_noise_scale"], dtype=float)
 
 

@@ -74,7 +74,7 @@ BENDS, BEND, APART = 0.4, 2.0, 0.1
 
 BESIDE_A_BEND = 0.2  # The share of the departure beside a bend: no loss is made of two straight lines
 
-_ANY = 50.0
+_ANY = 50.0  # Standard deviation of the slope of a line: any is as likely as any other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ import numpy as np
 from analysis.estimate.prior import matern
 from analysis.quantities import Array
 
-SHARES = (0.3, 0.5, 0.7, 0.82, 0.9, 0.96)
+SHARES = (0.3, 0.5, 0.7, 0.82, 0.9, 0.96)  # Shares of the variance that are tried
 # In e-folds of the batch size. None is infinite: with three seeds that slide by 2 % per e-fold it cannot be told that
 # they do, and the slope of their mean is the answer.
 LENGTHS = (1.5, 3.0, 6.0)

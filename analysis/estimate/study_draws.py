@@ -21,7 +21,7 @@ from analysis.estimate.studies import Study
 
 FEWEST = 2  # Number of batch sizes that a curve needs at least
 
-FEWEST_SIBLINGS = 2
+FEWEST_SIBLINGS = 2  # Of two seeds nobody can tell which is far
 LEAST_FACTOR = 1.5  # A seed within this factor of the other seeds is never reported as far
 _LEVEL = 0.01  # Probability that any seed of a curve is reported as far if none is
 _FEW = 400  # Draws with which the priors are tried halved and doubled

@@ -38,7 +38,7 @@ _CORRELATIONS = 48
 # Effectively independent steps below which the interval has a note, and below which there is none.
 _FEW, _TOO_FEW = 20.0, 8.0
 
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Relative; what is smaller is 0
 
 Ends = tuple[float | None, float | None]
 """The two ends of an interval; ``None`` for an open end."""

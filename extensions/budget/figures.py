@@ -19,7 +19,7 @@ from analysis.present.figures import figure, tidy
 from analysis.present.style import standing_marks, standing_points
 from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, SizeAtBudget
 
-_FEWEST_TICKS = 4
+_FEWEST_TICKS = 4  # Batch sizes named on a narrow panel
 
 _DEEPEST = 8.0  # Multiple of the margin above the best at which a heat map is darkest; worse values look the same
 

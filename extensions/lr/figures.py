@@ -21,7 +21,7 @@ from extensions.lr.learning_rates import LearningRate, LearningRates
 
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "example_unit", "tokens_per_example"]
 _DRIFT = ["panel", "optimizer", "width", "batch_size", "lr", "low", "high", "edge"]
-_ALONG = 60
+_ALONG = 60  # Points of the law's curve
 
 
 def compute(learning_rates: LearningRates) -> pd.DataFrame:

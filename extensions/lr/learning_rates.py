@@ -43,7 +43,7 @@ MULTIPLES = (2, 4, 8)
 # Exponent of the batch size to which the learning rate is proportional, by rule
 RULES = {"square-root rule": 0.5, "linear rule": 1.0}
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # In ln lr; the middle between two belongs to both
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from extensions.scale.fits import NOTHING, ScalingLaw, held
 from extensions.scale.points import ScalingPoint
 from extensions.scale.scaling import Scaling
 
-_RESOLUTION = 60
+_RESOLUTION = 60  # Points of a law's curve
 _COLUMNS = ["optimizer", "kind", "set", "x", "critical_batch_size", "low", "high", "x_low", "x_high", "label"]
 _WORDS = {"loss": "target loss", "parameters": "parameters N", "data": "data D", "compute": "compute C = 6 N D"}
 

@@ -25,7 +25,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.formatting import plain, shown
 from analysis.quantities import Array, percentiles, widening
 
-_ITERATIONS = 30
+_ITERATIONS = 30  # Most of which are not needed: it ends once the exponent stands
 _TOLERANCE = 1e-6  # Tolerance of the exponent; the scatter, found by a search, is not more exact
 
 Ends = tuple[float, float]

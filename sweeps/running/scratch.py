@@ -22,7 +22,7 @@ _MOST_SOCKET = 107 if sys.platform == "linux" else 103  # Longest path of a sock
 _SOCKETS = len(f"/{_FOLDER}1234567-12345678/{_OPEN}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _SHORT = "/tmp"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # No room, by the file system, a quota or a limit of the process
 _LEAST_ROOM = 2**20  # Bytes of free space; with less room for its temporary files, Ray fails in one way or another
 
 

@@ -45,7 +45,7 @@ _CURVE = 3  # Smallest number of batch sizes of a curve that has resamples
 # Slopes of `ln B_crit` against `ln L` up to this size count as zero: fitted values are accurate to about 1e-8
 _FLAT = 1e-6
 
-_TARGETS = 2
+_TARGETS = 2  # A line needs two
 
 
 @DEFINITIONS.register("kaplan")

@@ -29,7 +29,7 @@ from cbs.trial.target import Target
 SEEDS = 3  # Number of seeds that a first comparison needs
 SEVERAL = 2  # Number of batch sizes that get a second seed first
 
-_LRS_BEYOND = 2
+_LRS_BEYOND = 2  # Learning rates that are asked for beyond an edge at a time
 
 _LRS_FROM_KNOWN = 3  # Learning rates of a search that starts at the best one: this one, and a worse one on either side
 OPEN = 0.4  # Probability above which the least product is first looked for beyond the measured batch sizes

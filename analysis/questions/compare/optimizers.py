@@ -33,7 +33,7 @@ from cbs.registry.choices import read_choice
 from cbs.trial.target import Target
 
 DEFAULT_REFERENCE = "adamw"
-_RESOLUTION = 60
+_RESOLUTION = 60  # Points of the curve of ratios
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ _FEWEST_OF_A_GRAIN = 4  # Number of different step counts below which a common d
 _FEWEST_AT_A_BUDGET = 3  # Number of rows with the same, largest step count below which this may be chance
 _LEAST_BUDGET = 100  # Below this many steps neighbouring batch sizes can easily take the same whole number of steps
 
-_EXACT = 1e-6
+_EXACT = 1e-6  # Three decimals are thousands in some countries, if no digit is behind them
 _NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
 _EPOCHS = (
     "no batch size takes fewer steps than a smaller one: if these are epochs of N examples, give --column "

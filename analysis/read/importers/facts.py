@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "workload": "imported", "parameters": Non
 
 _NUMBERS = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NUMBERS}
-_SHOWN = 3
+_SHOWN = 3  # Names in a message
 _NAMED = {"batch_size": ("batch_size",), "optimizer": ("optimizer",), "lr": ("lr", "learning_rate")}
 _WAYS = (
     "give it in a column of the source (--column NAME=THEIRS), with --pattern 'b{batch_size}-lr{lr}' where names say "

@@ -25,7 +25,7 @@ from cbs.trial.record import TrialResult
 from cbs.trial.store import MANIFEST
 
 AUTO = "auto"
-_SHOWN = 5
+_SHOWN = 5  # Names in a message
 _CLEANED = {
     "duplicates": "dropped {duplicates} rows that repeat a step with the same value",
     "rounded": "{rounded} points moved to the nearest whole step, by 1 % at most",

@@ -22,7 +22,7 @@ NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?i:nan
 """Pattern of a number as programs print it, with or without commas between thousands."""
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_LOOKED_AT = 3
+_LOOKED_AT = 3  # Files that are read to tell whether a pattern fits a folder
 WAS_UPDATE = "a loss of a training batch was measured before its update: 1 was taken from the step that is printed"
 
 

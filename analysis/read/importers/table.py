@@ -17,7 +17,7 @@ from analysis.read.table import Sheet, header_of, table_paths
 from analysis.read.titles import is_column
 from cbs.errors import DataError
 
-_FEW = 5
+_FEW = 5  # Different words of a column that tells kinds of rows apart, at most
 
 
 @IMPORTERS.register("table")

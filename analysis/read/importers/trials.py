@@ -24,7 +24,7 @@ ENDED_EARLY = (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMO
 # spacing of evaluations every 4 %.
 ROUNDING = 0.01
 
-_EXACT = 1e-9
+_EXACT = 1e-9  # Relative; what is nearer to a whole number is one
 _FEW = 0.1  # Largest fraction of the rows of a run at which a counter may start again
 _NEAR = 0.25  # Fraction of the change since a step within which a value is that of the later one
 _RESTORED = 0.25  # The same where it goes back to steps that it had, and not to the first

@@ -81,7 +81,7 @@ BLOCK = 2**18
 # Longer arrays than this many blocks (16.8 million tokens) are scanned only at this many evenly spaced blocks
 SAMPLED_BLOCKS = 64
 
-ASCII_SIZE = 128
+ASCII_SIZE = 128  # Bytes of ASCII are token ids as they are
 
 
 @dataclass(frozen=True, kw_only=True)

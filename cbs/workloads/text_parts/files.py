@@ -30,7 +30,7 @@ VALIDATION_NAME = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)", re.I
 """Pattern of file names for validation, as in ``fineweb_val_000000.bin`` or ``val/000000.bin``."""
 
 TOKEN_DTYPES = {".u16": "uint16", ".uint16": "uint16", ".u32": "uint32", ".uint32": "uint32", ".bin": None}
-DOCUMENTS_AT_ONCE = 1024
+DOCUMENTS_AT_ONCE = 1024  # That many documents are held in memory
 
 
 def load_corpus(

@@ -27,7 +27,7 @@ from sweeps.launching.policies import parts
 from sweeps.outlook.price import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.remaining import outlook
 
-WIDTH = 110
+WIDTH = 110  # Columns of a screen
 LEAST_HOURS = 0.01  # Runs shorter than this on an accelerator are made on a processor, and hours say nothing of them
 
 

@@ -35,7 +35,7 @@ from analysis.present.figures.of_answers import fitted, measured, of_each
 from analysis.present.findings import Analysis
 from analysis.quantities import Array
 
-_RESOLUTION = 120
+_RESOLUTION = 120  # Points of a curve
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "low", "high"]
 _GOALS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 _ONE_RATE = ["optimizer", "kind", "batch_size", "steps", "examples", "residual"]

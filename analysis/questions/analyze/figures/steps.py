@@ -20,12 +20,12 @@ from analysis.present.figures.of_answers import CRITICAL, fitted, measured, of_e
 from analysis.present.findings import Analysis
 from analysis.quantities import percentiles
 
-_RESOLUTION = 100
+_RESOLUTION = 100  # Points of a curve
 _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "zorder": 1}
 _NEAR: dict[str, Any] = {"linewidth": 6, "alpha": 0.25, "zorder": 1}
 _DRAWN = ("point", "fit", "hyperbola", "censored", "at_most", "near")
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
-_ALONG = 60
+_ALONG = 60  # Points of the curve of doublings, each an answer of all draws
 _DOUBLING = ["optimizer", "kind", "batch_size", "steps_saved", "low", "high", "examples_added"]
 EVEN = 100 * (1 - 0.5**0.5)  # Percent of the steps that doubling saves where steps times examples stay the same
 
