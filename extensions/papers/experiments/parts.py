@@ -9,8 +9,18 @@ from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from extensions.papers.experiments import Expectation, Measured, NoSuchNumber, OurNumber, RecipeRun, nth, only
-from extensions.papers.experiments.relations import Beyond, Likely, Near
+from extensions.papers.experiments import (
+    Beyond,
+    Expectation,
+    Likely,
+    Measured,
+    Near,
+    NoSuchNumber,
+    OurNumber,
+    RecipeRun,
+    nth,
+    only,
+)
 from sweeps.spec.axes import Axes
 from sweeps.spec.lengths import ScheduleRule
 from sweeps.spec.spec import Sweep, prototype
