@@ -1,5 +1,6 @@
 """A source and several geometries together: measure the moments of every step."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -94,7 +95,7 @@ class Probe(AbstractContextManager["Probe"]):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
-        self._every, self._step, self.stopped = every, 0, ""
+        self._every, self._step, self._coming, self.stopped = every, 0, 0, ""
         self.tell = tell or partial(warnings.warn, category=NoiseScaleWarning, stacklevel=4)
         self.renewals, self._left_out, self._why_left_out, self._since, self._alone, self.uneven = 0, 0, "", "", 0, ""
         compiled = self._bind()
@@ -235,9 +236,10 @@ class Probe(AbstractContextManager["Probe"]):
         """
         scale = 1.0 if gradients_unscaled else loss_scale
         if not self.watching:
-            coming = range(self._step + 1, self._step + LAGS + 1)
-            if self._shared and not self.stopped and any(self._due(at) and self._shared.wants(at) for at in coming):
-                self._shared.add(self._step, scale, None, last=self._due(self._step + 1))
+            if self._shared and not self.stopped and self._coming <= self._step:
+                self._coming = next(filter(self._due, itertools.count(self._step + 1)))
+            if self._shared and 0 < self._coming - self._step <= LAGS and self._shared.wants(self._coming):
+                self._shared.add(self._step, scale, None, last=self._coming == self._step + 1)
             self.start_at(self._step + 1)
             if self._shared:
                 self._shared.sketch.active = self._shared.wants(self._step)
@@ -336,7 +338,7 @@ class Probe(AbstractContextManager["Probe"]):
 
     def measure_every(self, every: int) -> None:
         """Measure one step in this many from now on, counted from the very first step."""
-        self._every = every
+        self._every, self._coming = every, 0
         self.start_at(self._step)
 
     def indices(self, geometry: str) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ share. Second differences between successive batches are taken, so that a slow d
 
 import math
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,9 @@ OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros"), ("length",)
 
 # Number of batches of one shape from which on they are compared, and after which no more are
 INPUT_BATCHES, MOST_BATCHES = 48, 4096
+
+# Number of batches that wait to be looked at together, if an input of theirs has at most so many numbers
+AT_ONCE, SMALL = 16, 16384
 
 # Number of standard errors from which on inputs are reported as alike; `BLOCKS` blocks of batches give the error
 SURE_OF_INPUTS = 3.0
@@ -118,15 +121,22 @@ class Sketch(L2):
             return super().statistic(index, gradients)
         return super().statistic(index, gradients.flatten(1)[:, entries]).mul_(entries.step)
 
-    @torch.no_grad()
     def of(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return the entries of tensors shaped like the parameters; a product of two such vectors is that of all."""
+        """Return the entries of tensors shaped like the parameters."""
         pieces = []
         for index, entries in self._entries.items():
             tensor = tensors[index]
-            piece = as_real((self._parameters[index] * 0 if tensor is None else tensor).reshape(-1)[entries]).flatten()
-            pieces.append(piece if entries.step == 1 else piece * entries.step**0.5)
+            whole = as_real(self._parameters[index].detach() * 0 if tensor is None else tensor.detach()).reshape(-1)
+            pieces.append(whole if entries.step == 1 else whole[entries])
         return torch.cat(pieces).float()
+
+    @property
+    def scales(self) -> Tensor:
+        """What the entries are multiplied by in the product of two vectors, which is that of all entries then."""
+        used = [
+            (as_real(self._parameters[index].detach()).reshape(-1)[each], each) for index, each in self._entries.items()
+        ]
+        return torch.cat([torch.full_like(one, each.step, dtype=torch.float32) for one, each in used])
 
 
 class SharedByBatch:
@@ -143,7 +153,9 @@ class SharedByBatch:
         self._past: deque[tuple[int, Tensor]] = deque(maxlen=LAGS)
         self._weights: Tensor | None = None
         self._drawn, self._measured, self._gap, self._compared = 0, 0, 1, 0
+        self._waiting: list[tuple[Moments, Tensor, list[Tensor], Tensor]] = []
         self._rows: list[Tensor] = []
+        self._counted, self._tested = 0, FIRST
 
     def wants(self, step: int) -> bool:
         """Return whether a step, if it is measured, is to be compared with those before it."""
@@ -167,20 +179,36 @@ class SharedByBatch:
         weights = self.sketch.of(self._parameters) if last or moments is not None else None
         if moments is not None and self._weights is not None and weights is not None and self._follows(step):
             self._compared = step
-            past = torch.stack([earlier for _, earlier in self._past])
-            moved = weights - self._weights
-            along = (moved.sign() * past[-1].sign()).mean().neg()
-            noise = moments.noise.sum() / moments.sizes.big
-            values = [moments.signal.sum(), noise, along, moved.abs().amax()]
-            self._rows.append(torch.cat([torch.stack([value.float() for value in values]), past @ gradient]))
+            past = [earlier for _, earlier in self._past]
+            self._waiting.append((moments, gradient, past, weights - self._weights))
         self._past.append((step, gradient))
         self._weights = weights
-        if moments is not None and step - self._drawn >= LASTING:
+        full = moments is not None and step - self._drawn >= LASTING
+        if full or self._counted + len(self._waiting) >= self._tested:
+            self._compare()
+        if full:
             self.sketch.draw()
             self._drawn = step
             self._past.clear()
-        if moments is not None and len(self._rows) >= FIRST and (len(self._rows) & (len(self._rows) - 1)) == 0:
-            self._test(torch.stack(self._rows).double().cpu().numpy())
+
+    def _compare(self) -> None:
+        """Compare the steps of one draw with those before them, all at once, as single small operations are slow."""
+        if not self._waiting:
+            return
+        moments, gradients, pasts, moves = zip(*self._waiting, strict=True)
+        past, moved = torch.stack([torch.stack(each) for each in pasts]), torch.stack(moves)
+        values = [
+            torch.stack([one.signal.sum() for one in moments]),
+            torch.stack([one.noise.sum() / one.sizes.big for one in moments]),
+            (moved.sign() * past[:, -1].sign()).mean(1).neg(),
+            moved.abs().amax(1),
+        ]
+        products = (past @ (torch.stack(gradients) * self.sketch.scales)[..., None])[..., 0]
+        self._rows.append(torch.cat([torch.stack([value.float() for value in values], 1), products], 1))
+        self._counted, self._waiting = self._counted + len(moments), []
+        if self._counted >= self._tested:
+            self._test(torch.cat(self._rows).double().cpu().numpy())
+            self._tested *= 2
 
     def _follows(self, step: int) -> bool:
         return [at for at, _ in self._past] == [*range(step - LAGS, step)]
@@ -215,6 +243,8 @@ class SharedInputs:
 
     def __init__(self) -> None:
         self._batches: defaultdict[Any, list[Tensor]] = defaultdict(list)
+        self._waiting: defaultdict[Any, list[list[Tensor]]] = defaultdict(list)
+        self._count: Counter[Any] = Counter()
         self._shapes: defaultdict[int, set[Any]] = defaultdict(set)
 
     def add(self, inputs: Sequence[Tensor], units: Tensor, *, alone: bool = True) -> None:
@@ -222,24 +252,37 @@ class SharedInputs:
         several passes that are not ``alone`` may be over the same examples."""
         tensors = [tensor.detach() for tensor in inputs if has_rows(tensor, units.numel()) and tensor.numel()][:INPUTS]
         shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
-        self._compare((len(units), OF_EXAMPLE, *shapes), tensors, units, _numbers)
+        self._compare((len(units), OF_EXAMPLE, *shapes), tensors, units)
         self._shapes[len(units)].add((*shapes,))
         if alone and len(self._shapes[len(units)]) > 1:
-            self._compare((len(units), LENGTH, len(tensors)), tensors, units, _lengths)
+            self._compare((len(units), LENGTH, len(tensors)), tensors, units)
 
-    def _compare(
-        self, key: Any, tensors: Sequence[Tensor], units: Tensor, of_examples: Callable[[Tensor], Tensor]
-    ) -> None:
-        batches = self._batches[key]
-        if tensors and len(units) > 1 and len(batches) < MOST_BATCHES:
-            batches.append(torch.cat([_moments(of_examples(_rows(tensor, units)), units) for tensor in tensors]))
+    def _compare(self, key: Any, tensors: Sequence[Tensor], units: Tensor) -> None:
+        if not tensors or len(units) < 2 or self._count[key] == MOST_BATCHES:
+            return
+        self._count[key] += 1
+        rows = [_rows(tensor, units) for tensor in tensors]
+        if key[1] is OF_EXAMPLE:
+            rows = [_some(each) for each in rows]
+        waits = key[1] is OF_EXAMPLE and units.shape[1] == 1 and max(each.numel() for each in rows) <= SMALL
+        self._waiting[key].append([each.clone() for each in rows] if waits else rows)
+        if not waits or len(self._waiting[key]) == AT_ONCE:
+            self._look(key, units)
+
+    def _look(self, key: Any, units: Tensor) -> None:
+        """Look at the batches that wait, all at once, as single small operations are slow."""
+        of_examples, batches = _numbers if key[1] is OF_EXAMPLE else _lengths, zip(*self._waiting.pop(key), strict=True)
+        self._batches[key].append(torch.cat([_moments(of_examples(torch.stack(each)), units) for each in batches], 1))
 
     def told(self) -> str:
         """Return what examples of a batch share, in words; empty if nothing is found."""
-        for (groups, names, *_), batches in self._batches.items():
-            if len(batches) < INPUT_BATCHES:
+        for key in [*self._waiting]:
+            self._look(key, torch.arange(key[0])[:, None])
+        for key, batches in self._batches.items():
+            if self._count[key] < INPUT_BATCHES:
                 continue
-            means, variances = torch.stack(batches).double().cpu().unbind(2)
+            groups, names = key[:2]
+            means, variances = torch.cat(batches).double().cpu().unbind(2)
             # In a batch that is always the same, variances stay the same as well.
             still = means.std(0) < SAME * variances.mean(0).sqrt()
             normed = (still & (variances.std(0) > CONSTANT * variances.mean(0))).nonzero()
@@ -263,25 +306,33 @@ def _rows(tensor: Tensor, units: Tensor) -> Tensor:
     return as_real(tensor).reshape(units.numel(), -1)
 
 
+def _some(rows: Tensor) -> Tensor:
+    """Return every so many a column, at most :data:`COLUMNS`."""
+    return rows[:, :: -(-rows.shape[1] // COLUMNS)]
+
+
 def _numbers(rows: Tensor) -> Tensor:
-    """Return what :data:`OF_EXAMPLE` names, shape ``[3, examples]``."""
-    values = rows[:, :: -(-rows.shape[1] // COLUMNS)].float()
-    return torch.stack([values, values.square(), (values == 0).float()]).mean(2)
+    """Return what :data:`OF_EXAMPLE` names of rows ``[batches, examples, columns]``, ``[3, batches, examples]``."""
+    values = rows.float()
+    means = torch.stack([values, values.square(), values.sign().abs()]).mean(-1)
+    means[2].neg_().add_(1)  # The share of what is not zero, several times faster than that of zeros
+    return means
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    """Return numbers of columns from the first to the last that differs from what fills up, shape ``[1, examples]``."""
-    step = -(-rows.shape[1] // COLUMNS)
-    values = rows[:, ::step]
-    places = torch.arange(1, values.shape[1] + 1, device=values.device)
-    last = ((values != values[:, -1:]) * places).amax(1)
-    first = ((values != values[:, :1]) * places.flip(0)).amax(1)
+    """Return numbers of columns from the first to the last that differs from what fills up, ``[1, batches, examples]``,
+    of rows ``[batches, examples, columns]``."""
+    step = -(-rows.shape[-1] // COLUMNS)
+    values = rows[..., ::step]
+    places = torch.arange(1, values.shape[-1] + 1, device=values.device)
+    last = ((values != values[..., -1:]) * places).amax(-1)
+    first = ((values != values[..., :1]) * places.flip(0)).amax(-1)
     return ((last + first - len(places)).clamp(min=0) * float(step))[None]
 
 
 def _moments(of_examples: Tensor, units: Tensor) -> Tensor:
-    """Return mean and variance over groups of what is compared, shape ``[compared, 2]``."""
+    """Return mean and variance over groups of what is compared, ``[batches, compared, 2]``."""
     alone = units.shape[1] == 1
-    of_groups = of_examples if alone else of_examples[:, units.to(of_examples.device)].mean(2)
-    variances, means = torch.var_mean(of_groups, 1)
-    return torch.stack([means, variances], 1)
+    of_groups = of_examples if alone else of_examples[..., units.to(of_examples.device)].mean(-1)
+    variances, means = torch.var_mean(of_groups, -1)
+    return torch.stack([means, variances], -1).movedim(0, 1)

@@ -13,7 +13,8 @@ from torch.nn.functional import mse_loss
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.shared_by_batch import SharedInputs
+from cbs.noise_scale.moments import Moments, Sizes
+from cbs.noise_scale.shared_by_batch import LAGS, LASTING, SharedByBatch, SharedInputs, Sketch
 from tests.noise_scale.loops import EXAMPLES, SIZE, Batch, batch, line, points, run, squared
 
 SHARED = "examples of a batch share what other batches do not have"
@@ -66,6 +67,62 @@ def test_what_a_batch_shares_is_told(kind: str) -> None:
     torch.manual_seed(0)
     note = run(line(), squared, shared(kind), 320)
     assert (SHARED in note) == (kind != "nothing"), note
+
+
+def test_products_of_sketches_are_in_the_scale_of_the_signal() -> None:
+    torch.manual_seed(0)
+    some, others = (torch.complex64, torch.float64), torch.randn(1030, 1021).bfloat16()  # 1027 is not a bfloat16
+    tensors = [torch.randn(50, 60), torch.randn(7), *(torch.randn(40, 50, dtype=each) for each in some), others]
+    sketch = Sketch([nn.Parameter(tensor) for tensor in tensors])
+    for _ in range(8):
+        statistics = [
+            sketch.statistic(place, torch.view_as_real(one)[None] if one.is_complex() else one[None])
+            for place, one in enumerate(tensors)
+            if sketch.covers(place)
+        ]
+        product = (sketch.of(tensors) * sketch.scales) @ sketch.of(tensors)
+        torch.testing.assert_close(product, torch.stack([one.float() for one in statistics]).sum(), rtol=1e-4, atol=0.0)
+        sketch.draw()
+
+
+def test_steps_that_are_compared_together_give_what_single_ones_do() -> None:
+    draws = torch.Generator().manual_seed(0)
+    weights = nn.Parameter(torch.randn(40, 50, generator=draws))  # every second entry is compared
+    shared, gradients, expected = SharedByBatch([weights]), list[Tensor](), list[list[float]]()
+    for step in range(40):
+        entries, before = shared.sketch._entries[0], weights.detach().clone()
+        weights.data += 0.1 * torch.randn(40, 50, generator=draws)
+        gradients.append(torch.randn(40, 50, generator=draws))
+        weights.grad = 2 * gradients[-1]
+        signal, noise = torch.tensor([float(step)]), torch.tensor([3.0])
+        sizes = Sizes(small=4, big=8, groups=2)
+        shared.add(step, 2.0, Moments(indices=(0,), signal=signal, noise=noise, sizes=sizes), last=True)
+        if step in (*range(LAGS, LASTING + 1), LASTING + LAGS + 1):
+            last, *past = (one.flatten()[entries] for one in reversed(gradients[-LAGS - 1 :]))
+            moved = (weights.detach() - before).flatten()[entries]
+            against = -float((moved.sign() * past[0].sign()).mean())
+            products = [float(2 * last @ one) for one in reversed(past)]
+            expected.append([step, 3 / 8, against, float(moved.abs().max()), *products])
+    shared._compare()
+    torch.testing.assert_close(torch.cat(shared._rows), torch.tensor(expected))
+
+
+def test_batches_that_are_looked_at_together_give_what_single_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, units = torch.Generator().manual_seed(7), torch.arange(SIZE)[:, None]
+    batches, found = [masked(draws, SIZE) for _ in range(40)], list[Tensor]()
+    for at_once in 16, 1:
+        monkeypatch.setattr("cbs.noise_scale.shared_by_batch.AT_ONCE", at_once)
+        inputs = SharedInputs()
+        for batch in batches:
+            changed = batch.clone()
+            inputs.add([changed], units)
+            changed.zero_()  # as a loader that uses its memory again does
+        assert not inputs.told()
+        (values,) = inputs._batches.values()
+        found.append(torch.cat(values))
+    torch.testing.assert_close(*found)
+    zeros = torch.stack([(batch == 0).float().mean() for batch in batches])
+    torch.testing.assert_close(found[0][:, 2, 0], zeros)
 
 
 FOR_ALL = [random.random, np.random.rand, partial(torch.rand, []), partial(torch.rand, [1])]
