@@ -113,15 +113,15 @@ def test_batches_that_are_looked_at_together_give_what_single_ones_do(monkeypatc
     for at_once in 16, 1:
         monkeypatch.setattr("cbs.noise_scale.shared_by_batch.AT_ONCE", at_once)
         inputs = SharedInputs()
-        for batch in batches:
-            changed = batch.clone()
+        for each in batches:
+            changed = each.clone()
             inputs.add([changed], units)
             changed.zero_()  # as a loader that uses its memory again does
         assert not inputs.told()
         (values,) = inputs._batches.values()
         found.append(torch.cat(values))
     torch.testing.assert_close(*found)
-    zeros = torch.stack([(batch == 0).float().mean() for batch in batches])
+    zeros = torch.stack([(each == 0).float().mean() for each in batches])
     torch.testing.assert_close(found[0][:, 2, 0], zeros)
 
 
