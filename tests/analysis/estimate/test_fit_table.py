@@ -236,6 +236,13 @@ def test_groups_optimizers_seeds_learning_rates_and_targets() -> None:
     assert edge.answers[0].verdict == "LR optimum at edge of grid"
 
 
+def test_a_table_with_the_best_learning_rate_alone_has_no_edge() -> None:
+    frame = pd.read_csv(io.StringIO(curve())).assign(lr=1e-3)
+    fit = fit_table(frame, QUICK).to_json()["fits"][0]
+    assert (fit["verdict"], fit["points"][0]["at_grid_edge"]) == ("too few seeds", None)
+    assert fit_table(frame.drop(columns="lr"), QUICK).to_json()["fits"][0]["points"] == fit["points"]
+
+
 def test_what_was_not_reached_is_shown_as_that() -> None:
     frame = pd.read_csv(io.StringIO(curve()))
     frame["censored"] = [False] * 5 + [True, False]
