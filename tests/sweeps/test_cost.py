@@ -10,7 +10,6 @@ from torch import nn
 from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice, EvaluationPlan
-from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, on_gpu, prior_steps
 from sweeps.outlook.remaining import outlook
 from sweeps.running.resources import Resources
@@ -96,25 +95,6 @@ def test_measured_cost_is_positive_and_costs_little():
         assert step.per_example > 0.0
         assert step.evaluation > 0.0
     assert (cost.told, cost.parameters, cost.on_gpu) == ((), 1000, on_gpu(sweep))
-
-
-def test_a_model_too_slow_for_its_time_is_extrapolated_and_says_so(monkeypatch):
-    """Clocks that run 100,000 times too fast, as a machine that is as slow."""
-    sweep = small_sweep(workload=slow_text(), batch_sizes=(4, 256), optimizers=small_sweep().axes.optimizers[:1])
-    real = measure_cost(sweep)
-    clock, wall = time.process_time, time.monotonic
-    monkeypatch.setattr(cost.time, "process_time", lambda: 1e5 * clock())
-    monkeypatch.setattr(cost.time, "monotonic", lambda: 1e5 * wall())
-    slow = measure_cost(sweep)
-    assert any("steps beyond batch size" in told for told in slow.told)
-    assert any("validation pass is extrapolated" in told for told in slow.told)
-    assert slow.steps["adamw"].seconds(4, 10.0) > 1e4 * real.steps["adamw"].seconds(4, 10.0)
-
-
-def slow_text():
-    from cbs.trial.config import Choice
-
-    return Choice(name="text", options={"context": 8})
 
 
 def test_a_target_that_is_there_already_is_refused():

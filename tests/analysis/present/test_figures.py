@@ -267,18 +267,6 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one(tmp_path: Path) -> Non
     assert drawn == {"bent": True, "straight": False}
 
 
-@pytest.mark.parametrize(("factor", "filled"), [(1.5, 1), (30.0, 0)])
-def test_a_band_that_would_cover_everything_is_drawn_as_its_ends(factor: float, filled: int) -> None:
-    _, (axes,) = style.grid(1)
-    rows = pd.DataFrame({"x": [1.0, 10.0, 100.0], "y": [1.0, 2.0, 3.0]})
-    rows = rows.assign(low=rows["y"] / factor, high=rows["y"] * factor)
-    style.curve(axes, rows, "x", "y", style.looks(["a"])["a"])
-    assert len(axes.collections) == filled
-    dotted = [line for line in axes.lines if line.get_linestyle() == ":"]
-    ends = [list(line.get_ydata()) for line in dotted]
-    assert ends == ([] if filled else [list(rows["low"]), list(rows["high"])])
-
-
 def test_an_open_end_is_an_arrow_and_an_unknown_interval_nothing() -> None:
     rows = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0] * 4})
     rows["low"], rows["high"] = [0.5, 0.5, np.nan, np.nan], [2.0, np.nan, 2.0, np.nan]
