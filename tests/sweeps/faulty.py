@@ -14,12 +14,13 @@ from cbs.trial.config import Choice
 from cbs.workloads import Workload, build_workload
 
 
-def workload(acts: dict[str, str] | None = None, after: int = 12, flag: str = "") -> Workload:
+def workload(acts: dict[str, str] | None = None, after: int = 12, until: int = 10**9, flag: str = "") -> Workload:
     """The noisy quadratic, until the training stream has given ``after`` batches.
 
     Args:
         acts: batch size -> what happens at its trials.
         after: steps before it happens.
+        until: last step at which it happens.
         flag: file without which it does not happen; what happens ``once`` leaves another beside it.
     """
     base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 100}))
@@ -34,7 +35,7 @@ def workload(acts: dict[str, str] | None = None, after: int = 12, flag: str = ""
         found = losses(model, batch)
         steps[0] += 1
         act = (acts or {}).get(str(len(found)))
-        if act is None or steps[0] <= after or (flag and not Path(flag).exists()):
+        if act is None or not after < steps[0] <= until or (flag and not Path(flag).exists()):
             return found
         if act.startswith("once "):
             if Path(f"{flag}-done").exists():

@@ -241,7 +241,7 @@ SIZES = (8, 16, 32, 64)
 LONG = [
     "sweep", "--workload", "tests.sweeps.faulty:workload", "--optim", "sgd", "--batch-sizes", "8..64", "--seeds", "5",
     "--target", "0.4", "--set", "max_steps=500", "--set", "max_examples=2000",
-    "--set", "workload.acts=" + json.dumps({str(size): "slow" for size in SIZES}),
+    "--set", "workload.acts=" + json.dumps({str(size): "slow" for size in SIZES}), "--set", "workload.until=40",
 ]  # fmt: skip
 
 
