@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cbs.checksum import KEY
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
@@ -122,3 +125,53 @@ def test_a_file_without_a_checksum_is_read(store: Store, name: str) -> None:
     path, expected = store.trials / CONFIG.trial_id / name, whole(store)
     path.write_bytes(without_checksum(path.read_bytes()))
     assert whole(store) == expected
+
+
+@pytest.mark.parametrize("name", STORED[:2])
+def test_without_the_checksum_such_bits_are_numbers(store: Store, name: str) -> None:
+    path = store.trials / CONFIG.trial_id / name
+    content = without_checksum(path.read_bytes())
+    assert outcomes(path, content, lambda: whole(store), random.Random(0), FLIPS)["silent"] > 0
+
+
+def test_a_sweep_sets_a_trial_aside_whose_steps_have_a_flipped_bit(store: Store) -> None:
+    path, told = store.trials / CONFIG.trial_id / "steps.parquet", []
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(np.float64(-1e-300).tobytes())] ^= 1
+    path.write_bytes(damaged)
+    assert list(store.sound_results(told.append)) == []
+    assert "checksum" in told[0]
+    assert store.damaged()
+
+
+@pytest.mark.parametrize("apart", [8, 8 * 256, 8 * 257], ids=["in a row", "in a column", "in neither"])
+def test_words_that_changed_places_are_found(tmp_path: Path, apart: int) -> None:
+    """Of the sums over rows and over columns that stand for long pages, each alone would miss one of these."""
+    path = tmp_path / "table"
+    path.write_bytes(parquet_bytes(pa.table({"x": np.random.default_rng(0).random(2000)})))
+    content, place = path.read_bytes(), 8 * 300
+    one, other = (slice(start, start + 8) for start in (place, place + apart))
+    damaged = bytearray(content)
+    damaged[one], damaged[other] = content[other], content[one]
+    assert damaged != content
+    read_parquet(path)
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match="checksum"):
+        read_parquet(path)
+
+
+def test_any_reader_of_parquet_and_json_reads_the_files(store: Store) -> None:
+    folder = store.trials / CONFIG.trial_id
+    table = pq.read_table(folder / "steps.parquet")
+    assert table["step"].to_pylist() == [1, 2, 3]
+    assert pq.read_table(folder / "steps.parquet", memory_map=True)["examples"].to_pylist() == [4, 8, 12]
+    assert json.loads((folder / "timing.json").read_text())["seconds"] == 0.25
+
+
+def test_what_looks_like_a_checksum_is_content(tmp_path: Path) -> None:
+    text = f'"{KEY}": "00000000"'
+    path = tmp_path / "file"
+    path.write_bytes(json_bytes({"a": text, "b": {KEY: "00000000"}}))
+    assert read_json(path) == {"a": text, "b": {KEY: "00000000"}}
+    path.write_bytes(parquet_bytes(pa.table({"x": [1.0]}, metadata={"said": text})))
+    read_parquet(path)

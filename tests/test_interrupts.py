@@ -151,3 +151,57 @@ def test_a_sweep_that_runs_out_of_time_says_how_to_go_on(tmp_path: Path, monkeyp
         time_limit(3600.0, time.monotonic()),
     ):
         swept(small_sweep(), tmp_path, command="cbs sweep --stop-after 1h")
+
+
+def test_what_went_before_counts() -> None:
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), time_limit(3600.0, started - 3599.95):
+        time.sleep(30.0)
+    with pytest.raises(KeyboardInterrupt), time_limit(1.0, started - 3600.0):
+        time.sleep(30.0)
+    assert time.monotonic() - started < 15.0
+
+
+def test_an_import_that_does_not_end_is_interrupted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(30.0)\n"
+    (tmp_path / "module_that_hangs.py").write_text(hangs)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(interrupts, "GRACE_SECONDS", 0.1)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt():
+        importlib.import_module("module_that_hangs")
+    assert 0.1 <= time.monotonic() - started < 15.0
+
+
+def test_a_script_that_is_itself_imported_is_interrupted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "    signal.raise_signal(signal.SIGTERM)\n    time.sleep(30.0)\n"
+    start = "import signal, time\nfrom cbs.interrupts import signals_as_interrupt\n\nwith signals_as_interrupt():\n"
+    (tmp_path / "script_that_is_imported.py").write_text(start + lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("script_that_is_imported")
+    assert time.monotonic() - started < 15.0
+
+
+def test_the_alarm_of_c_code_kills_nobody() -> None:
+    get, put = _core()
+    with signals_as_interrupt():
+        with handlers_kept():
+            signal.alarm(100)
+            put(signal.SIGALRM, 0)
+        assert signal.alarm(0) == 0
+        assert get(signal.SIGALRM) == get(signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_other_errors_that_python_drops_are_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))
+    with time_limit(None, 0.0):
+        _Slow(lambda: 1 / 0)
+    assert told == [ZeroDivisionError]

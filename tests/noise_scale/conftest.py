@@ -8,7 +8,7 @@ import pytest
 from tests.ranks import found_by
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
-FEW = ("ddp, unequal ranks", "fsdp, hybrid", "weighted")
+FEW = ("ddp, some ranks", "ddp, unequal ranks", "fsdp, hybrid", "unequal ranks", "weighted")
 """What says more on four ranks than on two."""
 
 

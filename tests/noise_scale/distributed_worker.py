@@ -31,7 +31,7 @@ from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.noise_scale.probe import Probe
-from cbs.noise_scale.sources import SOURCES
+from cbs.noise_scale.sources import SOURCES, Small
 from tests.ranks import fork
 
 TINY_BUCKET = 1e-4  # Megabytes: every parameter tensor of the network gets its own bucket
@@ -200,6 +200,34 @@ def with_communication_hook() -> dict:
     return watch(model, "replicas", lambda: backward(model, 1, 4), (L2(), Squares()))
 
 
+def transposed() -> dict:
+    """A weight whose memory runs the other way, in a geometry that looks at single entries."""
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        plain = nn.Linear(6, 3).double()
+        plain.weight = nn.Parameter(plain.weight.detach().t().contiguous().t())
+        return plain
+
+    def step() -> None:
+        inputs, targets = batch(dist.get_rank(), 0, 4)
+        (watched(inputs) - targets).square().mean().backward()
+
+    watched = DistributedDataParallel(model())
+    return {**watch(watched, "replicas", step, (L2(), Squares())), "model": model()}
+
+
+def some_ranks() -> dict | None:
+    """The first three ranks in a process group of their own."""
+    members = list(range(min(3, dist.get_world_size())))
+    group = dist.new_group(members)
+    if dist.get_rank() not in members:
+        return None
+    found = ddp(2, "replicas", process_group=group)
+    dist.destroy_process_group(group)
+    return found
+
+
 def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -> dict:
     """A training loop with the drop-in: what it says at the end, and where the weights went."""
     model = wrap(small_network())
@@ -218,6 +246,23 @@ def training(source: str, micros: int, wrap: Callable[[nn.Module], nn.Module]) -
     }
 
 
+def steps_of_a_probe() -> list[dict]:
+    """Three steps with an optimizer in between, as a training loop makes them."""
+    model = network()
+    model.branch.requires_grad_(False)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = []
+    with Probe(model, source="replicas") as probe:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            backward(model, 1, 4)
+            weights = copy.deepcopy(model.module.state_dict())
+            steps.append({"moments": probe.step()["l2"], "weights": weights})
+            optimizer.step()
+    return steps
+
+
 def detached() -> dict[str, dict]:
     """A source that was attached for one step, under DDP and FSDP2."""
     result = {}
@@ -232,6 +277,20 @@ def detached() -> dict[str, dict]:
         backward(model, 1, 4, branch=True)
         result[name] = {"hooks": [before, during, _module_hooks(model)], "seen": watcher.collect()}
     return result
+
+
+def unequal_ranks() -> dict:
+    """Both moments over many steps of a gradient whose mean and covariance are known, ranks of unequal size."""
+    rank, world, steps = dist.get_rank(), dist.get_world_size(), 2000
+    generator = torch.Generator().manual_seed(rank)
+    own = 0.5 + torch.randn(steps, SIZES[rank], 20, dtype=torch.float64, generator=generator).mean(1)
+    squared = own.square().sum(1)
+    groups = [dist.group.WORLD]
+    small = combine(
+        Small(statistics=[[squared]], sizes=Sizes(small=SIZES[rank], big=SIZES[rank], groups=1)), groups, "ranks"
+    )
+    big = (sum_over_ranks([own], groups)[0] / world).square().sum(1)
+    return {"moments": solve_moments(small.statistics[0][0], small.sizes.small, big, small.sizes.big)}
 
 
 def weighted(kind: str, synchronize: bool, weights: str | None) -> tuple[float, float] | str:
@@ -330,11 +389,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "ddp": lambda: ddp(1, "replicas"),
     "ddp, two micro-batches": lambda: ddp(2, "replicas"),
     "ddp, two micro-batches, synchronised twice": lambda: ddp(2, "replicas", synchronize=True),
+    "ddp, bucket views": lambda: ddp(2, "replicas", gradient_as_bucket_view=True),
     "ddp, unequal ranks": lambda: ddp(2, "replicas", sizes=SIZES),
     "ddp, unused parameters": lambda: ddp(1, "replicas", find_unused_parameters=True),
     "ddp, accumulation": lambda: ddp(1, "accumulation"),
     "ddp, accumulation, two micro-batches": lambda: ddp(2, "accumulation"),
     "ddp, communication hook": with_communication_hook,
+    "ddp, static graph": lambda: ddp(1, "replicas", static_graph=True),
+    "ddp, transposed": transposed,
+    "ddp, some ranks": some_ranks,
+    "probe": steps_of_a_probe,
     **{
         f"training, {source}, {micros}": partial(training, source, micros, DistributedDataParallel)
         for source in ("replicas", "accumulation", "split")
@@ -349,6 +413,7 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "fsdp, hybrid": hybrid,
     "detached": detached,
+    "unequal ranks": unequal_ranks,
     "weighted": lambda: {key: weighted(*key) for key in product(("ddp", "fsdp"), (True, False), WEIGHTS)},
     "sums": sums,
     "refusals": refusals,

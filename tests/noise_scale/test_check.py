@@ -187,3 +187,31 @@ def test_a_loss_that_one_example_does_not_define_is_looked_at_by_what_its_absenc
         assert not found.alone
         assert "the differences that single examples make" in str(found)
     assert NoiseScaleMeter.check(model, undefined_alone, ids).ok
+
+
+def test_examples_that_a_selection_leaves_out_weigh_nothing_and_those_without_a_gradient_do(model: nn.Module) -> None:
+    ids = torch.randint(7, (8, 4), generator=torch.Generator().manual_seed(2))
+    kept = (ids % 2 == 0)[:, 0]
+    assert 4 <= kept.sum() < 8
+
+    def of_kept(model: nn.Module, ids: Tensor) -> Tensor:
+        kept = ids[:, 0] % 2 == 0
+        return cross_entropy(model(ids)[kept].mT, ids[kept])
+
+    def over_all(model: nn.Module, ids: Tensor) -> Tensor:
+        return (cross_entropy(model(ids).mT, ids, reduction="none").mean(1) * (ids[:, 0] % 2 == 0)).mean()
+
+    found = NoiseScaleMeter.check(model, of_kept, ids)
+    assert found.weights == pytest.approx((kept / kept.float().mean()).tolist(), abs=1e-3)
+    assert "agrees" not in str(found)
+    assert NoiseScaleMeter.check(model, over_all, ids).ok
+
+
+def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
+    mean_loss(model, ids).backward()
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    NoiseScaleMeter.check(model, mean_loss, ids)
+    assert model.training
+    assert model.drop.training
+    assert all(torch.equal(parameter.grad, kept) for parameter, kept in zip(model.parameters(), before, strict=True))
+    assert "forward" not in vars(model.inner)

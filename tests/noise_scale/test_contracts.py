@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.probe import NoiseScaleWarning
 
 
 class Container(nn.Module):
@@ -174,3 +175,109 @@ def test_a_forward_pass_that_is_not_differentiated_is_no_micro_batch() -> None:
         assert meter.probe.caveat == ""
         model.zero_grad()
         meter.detach()
+
+
+class Around(nn.Module):
+    def __init__(self, inner: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def test_passes_of_one_example_are_groups_of_a_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    found = []
+    for source in ("split", "accumulation"):
+        meter = NoiseScaleMeter(model, source=source)
+        for x in torch.randn(4, 1, 3, generator=torch.Generator().manual_seed(0)):
+            (model(x).square().mean() / 4).backward()
+        step = meter.step()
+        assert step is not None
+        found.append(torch.stack((step.signal, step.noise)))
+        model.zero_grad()
+        meter.detach()
+    torch.testing.assert_close(*found, rtol=1e-5, atol=0)
+
+
+def test_a_lazy_parameter_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"parameter '0\.weight' is lazy"):
+        NoiseScaleMeter(nn.Sequential(nn.LazyLinear(3)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_scripted_model_is_measured_inside_another() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    scripted = torch.jit.script(model)
+    with pytest.raises(ConfigError, match="accepts no hooks"):
+        NoiseScaleMeter(scripted)
+    meters = []
+    for inner in (scripted, model):
+        around = Around(inner)
+        meters.append(NoiseScaleMeter(around, source="split"))
+        train(meters[-1], around, 3)
+        meters[-1].detach()
+    one, other = (meter.estimate() for meter in meters)
+    assert (one.signal, one.noise) == pytest.approx((other.signal, other.noise), rel=1e-5)
+
+
+def test_a_step_without_a_backward_pass_is_left_out_later() -> None:
+    model = nn.Linear(3, 1)
+    meter = NoiseScaleMeter(model)
+    with pytest.raises(ConfigError, match="no backward pass"):
+        meter.step()
+    train(meter, model, 2)
+    with pytest.warns(NoiseScaleWarning, match="no backward pass"):
+        assert meter.step() is None
+    train(meter, model, 1)
+    assert meter.estimate().steps == 3
+
+
+def test_all_frozen_for_a_while() -> None:
+    """What is frozen when hooks are put on is measured once it is trained."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    meter = NoiseScaleMeter(model, source="split")
+    model.requires_grad_(False)
+    with meter.paused():
+        pass
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    model.requires_grad_(True)
+    train(meter, model, 3)
+    assert {*meter.estimate("layer")} == {"0", "2"}
+    assert all(found.noise and found.noise > 0 for found in meter.estimate("layer").values())
+
+
+def test_what_is_unfrozen_while_paused_is_measured_from_there_on() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    meter = NoiseScaleMeter(model, source="split")
+    train(meter, model, 2)
+    with pytest.warns(NoiseScaleWarning, match="2 more parameter tensors"), meter.paused():
+        model[0].requires_grad_(True)
+    train(meter, model, 3)
+    assert {*meter.estimate("layer")} == {"0", "2"}
+    assert meter.estimate().steps == 3
+
+
+class Masked(nn.Module):
+    """Takes a mask first, which has no examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, mask: Tensor, x: Tensor) -> Tensor:
+        return self.inner(x * mask.mean())
+
+
+def test_a_first_input_without_examples_is_told() -> None:
+    model = Masked()
+    meter = NoiseScaleMeter(model, source="accumulation")
+    for x in torch.randn(2, 8, 3):
+        (model(torch.ones(4, 4), x).square().mean() / 2).backward()
+    meter.step()
+    assert "4 examples were counted" in meter.estimate().note
+    assert "8 rows" in meter.estimate().note

@@ -1,5 +1,6 @@
 """Losses that couple examples are found in a plain loop."""
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.separation import Separation, alike
 from tests.kinds import kinds
@@ -257,3 +259,53 @@ def test_calls_that_come_only_with_other_examples_are_refused() -> None:
     rows = Call("later", [torch.ones(16, 1)])
     with pytest.raises(ConfigError, match="which modules of the model are called depends"):
         Separation().verify(lambda kept, others: [] if kept.all() else [rows], [], torch.arange(16)[:, None])
+
+
+def hardest(output: Tensor) -> Tensor:
+    return output.square().sum(1).topk(len(output) // 4).values.mean()
+
+
+def test_two_passes_are_kept_until_the_backward_pass() -> None:
+    coupling, kept = Coupling([]), []
+    for number in range(3):
+
+        def ends(number: int = number) -> list:
+            return []
+
+        kept.append(weakref.ref(ends))
+        coupling.look(number, ends, [])
+        del ends
+    assert [held() is None for held in kept] == [True, False, False]
+    coupling.forget()
+    assert not any(held() for held in kept)
+
+
+def test_hooks_of_others_belong_to_the_model() -> None:
+    for register, hook in (
+        ("register_forward_hook", lambda module, args, output: output - output.mean(0)),
+        ("register_forward_pre_hook", lambda module, args: (args[0] - args[0].mean(0),)),
+    ):
+        model = nn.Linear(5, 4)
+        getattr(model, register)(hook)
+        meter = NoiseScaleMeter(model, source="split")
+        model(batch(0)).square().mean().backward()
+        with pytest.raises(ConfigError, match="the model mixes examples"):
+            meter.step()
+
+
+def test_auto_falls_back_and_says_why() -> None:
+    meter, _ = trained(contrastive, "auto")
+    assert meter.probe.source == "accumulation"
+    assert "the loss couples examples" in meter.estimate().note
+
+
+def test_coupling_within_groups_is_theirs() -> None:
+    meter, _ = trained(centred_by_four, groups=4)
+    assert meter.estimate().steps == 5
+    with pytest.raises(ConfigError, match="the loss couples examples"):
+        trained(centred_by_four, groups=2)
+
+
+def test_examples_without_a_gradient_are_told() -> None:
+    meter, _ = trained(hardest)
+    assert "the loss has no gradient for 12 of 16 examples" in meter.estimate().note

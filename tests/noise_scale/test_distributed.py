@@ -11,8 +11,8 @@ from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
 from tests import fresh
-from tests.noise_scale.distributed_worker import SIZES, STEPS, Squares, loss, small_network
-from tests.noise_scale.one_process import EXACT, training
+from tests.noise_scale.distributed_worker import SIZES, STEPS, Squares, loss, network, small_network
+from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
 
 
 def test_sums_keep_order_shape_and_dtype(ranks: list[dict]) -> None:
@@ -132,3 +132,37 @@ def test_a_step_that_one_rank_cannot_measure_all_leave_out(ranks: list[dict]) ->
     said = [ranks[rank]["changed"]["one rank"] for rank in range(len(ranks))]
     assert ".grad is 0.99 times what" in said[0]
     assert all("1 steps left out: another rank" in line for line in said[1:])
+
+
+def test_moments_are_unbiased_where_ranks_have_unequal_batches(ranks: list[dict]) -> None:
+    """2000 steps of 20 gradient entries with mean 1/2 and variance 1: |G|^2 = 5 and tr(Sigma) = 20.
+
+    Taking the sum of the batch sizes for the step's would put the signal off by more than ten standard errors with
+    four ranks.
+    """
+    signal, noise = ranks[0]["unequal ranks"]["moments"]
+    for values, truth in (signal, 5.0), (noise, 20.0):
+        error = values.std() / len(values) ** 0.5
+        assert abs(values.mean() - truth) < 4 * error
+        assert error < 0.05 * truth
+
+
+def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: list[dict]) -> None:
+    assert "geometry 'l2'" in ranks[0]["refusals"]["big"]
+
+
+def test_probe_measures_every_step(ranks: list[dict]) -> None:
+    for rank in range(len(ranks)):
+        assert len(ranks[rank]["probe"]) == STEPS
+        for step in ranks[rank]["probe"]:
+            model = network()
+            model.load_state_dict(step["weights"])
+            gradients = group_gradients(len(ranks), 1, EVEN, model=model)
+            moments = step["moments"]
+            assert (moments.sizes.small, moments.sizes.big, moments.sizes.groups) == (4, 4 * len(ranks), len(ranks))
+            flat = torch.stack([torch.cat([g.flatten() for g in gradient]) for gradient in gradients])
+            noise = 4 * flat.var(0).sum()
+            torch.testing.assert_close(moments.noise.sum(), noise, **EXACT)
+            torch.testing.assert_close(
+                moments.signal.sum(), flat.mean(0).square().sum() - noise / (4 * len(ranks)), **EXACT
+            )

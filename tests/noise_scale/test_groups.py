@@ -7,9 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.model_cells import EXACT, TOLD
+from benchmarks.model_cells import run as run_cell
 from benchmarks.zoo_groups import GROUPS
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale import NoiseScaleMeter, grouping
+from cbs.noise_scale.grouping import norms
 from cbs.noise_scale.moments import solve_moments
 from cbs.noise_scale.probe import Probe
 from tests.kinds import kinds
@@ -190,3 +193,46 @@ def test_the_losses_of_groups_add_up_to_that_of_the_batch(name: str) -> None:
     assert rows.unique().tolist() == [0, 1, 2]
     alone = torch.stack([entry.loss(model, entry.take(batch, [group])) for group in range(3)])
     torch.testing.assert_close(entry.shares(batch) @ alone, entry.loss(model, batch))
+
+
+def test_a_number_is_as_good_as_ids() -> None:
+    ids = torch.randint(7, (EXAMPLES, 4), generator=torch.Generator().manual_seed(1))
+    (_, one), (_, other) = (measured("split", groups, ids, squares) for groups in (MEMBERS, LAYOUTS["side by side"]))
+    for name in ("l2", "within"):
+        torch.testing.assert_close(one[name].noise, other[name].noise)
+    _, third = measured("split", lambda args, kwargs: LAYOUTS["side by side"], ids, squares)
+    torch.testing.assert_close(one["l2"].noise, third["l2"].noise)
+
+
+def test_a_pass_of_one_group_is_one_example() -> None:
+    meter = run("split", 12, 2, between=1.0, within=1.0, micro=2)
+    assert meter.estimate().steps == 2
+    assert meter.nested().members == 12
+
+
+@pytest.mark.parametrize("groups", [0, True, 2.5, torch.zeros(2, 2)])
+def test_what_groups_may_be(groups: Any) -> None:
+    with pytest.raises(ConfigError, match="number of consecutive examples in a group"):
+        NoiseScaleMeter(nn.Linear(2, 1), groups=groups)
+
+
+@pytest.mark.parametrize("piece", [1, 20, 10**9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool])
+def test_norms_of_examples_do_not_depend_on_the_pieces(
+    piece: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "PIECE", piece)
+    generator = torch.Generator().manual_seed(0)
+    one, other = ((3 * torch.randn(12, 7, dtype=torch.cfloat, generator=generator)) for _ in range(2))
+    one, other = (each.to(dtype) if dtype.is_complex else each.real.to(dtype) for each in (one, other))
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    for subtracted, left in ((None, one.to(wide)), (other, one.to(wide) - other.to(wide))):
+        wanted = [float(left[2 * at : 2 * at + 2].abs().square().sum().sqrt()) for at in range(6)]
+        assert norms(one, 6, subtracted).tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("name", ["answers that share an advantage", "augmentations side by side"])
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_what_belongs_together_is_measured_or_told(name: str, source: str) -> None:
+    assert run_cell(f"{name}, groups= given", "eager", source).kind == EXACT
+    assert run_cell(name, "eager", source).kind == TOLD

@@ -317,3 +317,19 @@ def test_rows_without_anything_of_the_examples_are_refused() -> None:
     meter.probe._model(torch.randn(EXAMPLES, 6)).square().mean().backward()
     with pytest.raises(ConfigError, match="does not depend on the examples"):
         meter.step()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("depth", [2, 12])
+def test_rounding_in_bfloat16_is_no_alarm(seed: int, depth: int) -> None:
+    torch.manual_seed(seed)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(6, 6), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(6, 3))
+    with NoiseScaleMeter(model, source="split") as meter:
+        for _ in range(2):
+            model.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(EXAMPLES, 6)).float().square().mean()
+            loss.backward()
+            meter.step()
+    assert meter.estimate().steps == 2

@@ -263,3 +263,83 @@ def test_what_a_step_says_and_what_goes_to_a_tracker() -> None:
         (model(part).square().mean() / 2).backward()
     noise_scale.step()
     assert noise_scale.estimate().steps == found.steps + 1
+
+
+@pytest.mark.parametrize("source", ["accumulation", "auto"])
+def test_compiled_models(source: str) -> None:
+    model, other = small_model(), small_model()
+    eager = NoiseScaleMeter(model, source="accumulation")
+    train(eager, model, batches(3))
+    compiled = torch.compile(other, backend="aot_eager")
+    noise_scale = NoiseScaleMeter(compiled, source=source)
+    train(noise_scale, compiled, batches(3))
+    close(noise_scale.estimate(), eager.estimate())
+    assert set(noise_scale.estimate("layer")) == {"0", "2"}
+    assert ("compiled" in noise_scale.estimate().note) == (source == "auto")
+
+
+@pytest.mark.parametrize("source", ["split", "per_example"])
+def test_layers_of_compiled_models_are_refused(source: str) -> None:
+    with pytest.raises(ConfigError, match="run its backward pass only once; use the source 'accum"):
+        NoiseScaleMeter(torch.compile(small_model(), backend="eager"), source=source)
+
+
+def test_a_state_dict_of_other_geometries_is_refused() -> None:
+    one = NoiseScaleMeter(small_model())
+    two = NoiseScaleMeter(small_model(), geometry="l1")
+    with pytest.raises(ConfigError, match="l1"):
+        two.load_state_dict(one.state_dict())
+
+
+def test_a_window_forgets() -> None:
+    model = small_model()
+    noise_scale = NoiseScaleMeter(model, source="accumulation", window=320)
+    train(noise_scale, model, batches(100))
+    assert 20 <= noise_scale.estimate().steps <= 25
+
+
+def test_reset_forgets_everything() -> None:
+    model = small_model()
+    noise_scale = NoiseScaleMeter(model, source="accumulation")
+    train(noise_scale, model, batches(3))
+    noise_scale.reset()
+    assert noise_scale.estimate().steps == 0
+    train(noise_scale, model, batches(2))
+    assert noise_scale.estimate().steps == 2
+
+
+def test_nothing_to_train() -> None:
+    with pytest.raises(ConfigError, match="no trainable parameter"):
+        NoiseScaleMeter(small_model().requires_grad_(False))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_one_step_in_three(source: str) -> None:
+    model, other = small_model(), small_model()
+    often = NoiseScaleMeter(model, source=source, geometry=["l2", "l1"], every=1)
+    rarely = NoiseScaleMeter(other, source=source, geometry=["l2", "l1"], every=3)
+    data = batches(9)
+    train(rarely, other, data)
+    train(often, model, data)
+    assert rarely.estimate().steps == 3
+    assert rarely.skipped == 0
+    often.reset()
+    train(often, model, data[::3])
+    for geometry in ("l2", "l1"):
+        close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
+
+
+def test_by_default_the_average_follows_the_run() -> None:
+    """The noise grows tenfold after 300 of 400 steps; a fifth of the examples are 80 steps."""
+    model = small_model()
+    late, whole = (NoiseScaleMeter(model, source="accumulation", **window) for window in ({}, {"window": None}))
+    for step, (batch, _) in enumerate(batches(400)):
+        for part in batch.chunk(2):
+            losses = (1.0 if step < 300 else 10.0) * model(part).square().mean()
+            (losses / 2).backward()
+        late.step()
+        whole.step()
+        model.zero_grad()
+        assert step != 99 or late.estimate().steps == 32
+    assert (late.estimate().steps, whole.estimate().steps) == (80, 400)
+    assert late.estimate().noise > 2.5 * whole.estimate().noise

@@ -324,3 +324,56 @@ def spelled_out(output: Tensor, labels: Tensor) -> Tensor:
 def test_labels_that_were_mixed_before_the_loss_are_unmixed(loss: Callable[..., Tensor], smoothing: float) -> None:
     with pytest.raises(ConfigError, match="targets of a batch twice, in another order"):
         of_mixed(lambda step: mixed(step, smoothing=smoothing), loss)
+
+
+def test_few_steps_are_compared_where_few_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    of, taken = Sketch.of, list[Sketch]()
+    monkeypatch.setattr(Sketch, "of", lambda self, tensors: taken.append(self) or of(self, tensors))
+    assert SHARED in run(line(), squared, shared("one offset"), 600, every=None)
+    assert len(taken) < 350
+
+
+def test_examples_in_the_second_dimension_are_told() -> None:
+    """Time comes first: what is split are the times, which share the examples."""
+    torch.manual_seed(0)
+
+    def series(draws: torch.Generator) -> Batch:
+        own = torch.randn(3, 4, generator=draws)
+        x = own + 0.1 * torch.randn(SIZE, 3, 4, generator=draws)
+        return x, x[..., :1] + torch.randn(3, 1, generator=draws), x
+
+    assert SHARED in run(line(), squared, series, 320)
+
+
+def test_random_weights_for_a_whole_batch_are_told() -> None:
+    torch.manual_seed(0)
+    model = nn.utils.parametrize.register_parametrization(nn.Linear(4, 5), "weight", nn.Dropout(0.5))
+    assert DRAWN in run(model, lambda m, b: m(b[0]).square().mean(), points, 3)
+
+
+def test_what_is_shared_is_told_while_parameters_move() -> None:
+    """AdamW takes a tenth of a step from the latest gradient."""
+    for kind, told in ("one offset", True), ("nothing", False):
+        torch.manual_seed(0)
+        model = line()
+        optimizer, draws = torch.optim.AdamW(model.parameters(), lr=0.001), torch.Generator().manual_seed(3)
+        meter = NoiseScaleMeter(model, every=1, tell=lambda _: None)
+        for _ in range(320):
+            x, y, _ = shared(kind)(draws)
+            optimizer.zero_grad()
+            mse_loss(model(x), y * 3).backward()
+            meter.step()
+            optimizer.step()
+        assert (SHARED in meter.estimate().note) == told
+
+
+def test_groups_that_belong_together_are_compared_as_one() -> None:
+    """Each prompt has four answers, and prompts are drawn independently."""
+    draws, batches, single = torch.Generator().manual_seed(7), SharedInputs(), SharedInputs()
+    for _ in range(400):
+        x = torch.randn(2, 6, generator=draws).repeat_interleave(4, 0)
+        batches.add([x], torch.arange(8).view(2, 4))
+        single.add([x], torch.arange(8)[:, None])
+    assert not batches.told()
+    assert ALIKE in single.told()

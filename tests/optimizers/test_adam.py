@@ -146,3 +146,17 @@ def test_a_step_in_half_precision_is_that_of_float32_rounded(monkeypatch, fused,
             torch.testing.assert_close(param.detach(), twin.detach().to(param.dtype), rtol=0, atol=0)
             assert ours.state[param].keys() == torchs.state[twin].keys()
     assert ours.param_groups[0]["params"] == params
+
+
+def test_a_compiled_step_in_half_precision_is_the_same():
+    params, others = ([nn.Parameter(torch.ones(3, 3).bfloat16()), nn.Parameter(torch.ones(2))] for _ in range(2))
+    plain, compiled = AdamW(params, lr=0.1), AdamW(others, lr=0.1)
+    run = torch.compile(compiled.step, backend="eager")
+    for _ in range(3):
+        for param, other in zip(params, others, strict=True):
+            param.grad = torch.randn_like(param)
+            other.grad = param.grad.clone()
+        plain.step()
+        run()
+    for param, other in zip(params, others, strict=True):
+        torch.testing.assert_close(param, other)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cbs.optimizers.base import signature_options
+from cbs.optimizers.contract import CheckedOptimizer
 from cbs.optimizers.muon import Muon, NorMuon
 
 EVERY = pytest.mark.parametrize("kind", [Muon, NorMuon])
@@ -112,3 +113,73 @@ def test_options_of_the_iteration_are_those_given(kind: type) -> None:
     optimizer = kind(matrices(), momentum=0.5, **given)
     assert optimizer.defaults | given | {"momentum": 0.5} == optimizer.defaults
     assert optimizer.defaults.keys() == signature_options(kind).keys() | {"lr", "layout"}
+
+
+DTYPES = pytest.mark.parametrize(
+    ("earlier", "later"), [(torch.float64, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16,) * 2]
+)
+
+
+@EVERY
+def test_keys_of_the_user_are_kept_as_torch_keeps_them(kind: type) -> None:
+    theirs = {"weight_decay_mult": 0.5, "weight_decay_scale": 0.5, "momentum_warmup": 3, "lr_mult": 0.1, "name": "a"}
+    group = kind([{"params": matrices(), **theirs}]).param_groups[0]
+    assert {name: group[name] for name in theirs} == theirs
+    for misspelt in ("wieght_decay", "weight_decy", "weightdecay"):
+        with pytest.raises(ValueError, match="did you mean 'weight_decay'"):
+            kind([{"params": matrices(), misspelt: 0.5}])
+
+
+@EVERY
+def test_a_group_that_is_to_be_maximized_is_refused(kind: type) -> None:
+    kind([{"params": matrices(), "maximize": False}])
+    with pytest.raises(ValueError, match="minimizes; negate the loss"):
+        kind([{"params": matrices(), "maximize": True}])
+
+
+@EVERY
+@DTYPES
+def test_state_of_another_precision_is_taken_over(kind: type, earlier: torch.dtype, later: torch.dtype) -> None:
+    params, others = matrices(earlier), matrices(later)
+    optimizer, resumed = kind(params), kind(others)
+    step(params, optimizer, 0)
+    resumed.load_state_dict(optimizer.state_dict())
+    step(others, resumed, 1)
+    kept = {value.dtype for state in resumed.state.values() for value in state.values() if isinstance(value, Tensor)}
+    assert kept == {torch.float32 if later is torch.bfloat16 else later}
+    assert all(param.dtype is later and param.isfinite().all() for param in others)
+
+
+@EVERY
+def test_what_a_load_hook_returns_is_what_is_loaded(kind: type) -> None:
+    params, others = matrices(torch.bfloat16), matrices(torch.bfloat16)
+    optimizer, resumed = kind(params), kind(others[::-1])
+    step(params, optimizer, 0)
+
+    def reordered(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        (group,) = state["param_groups"]
+        return {"state": state["state"], "param_groups": [{**group, "params": group["params"][::-1]}]}
+
+    resumed.register_load_state_dict_pre_hook(reordered)
+    resumed.load_state_dict(optimizer.state_dict())
+    for param, other in zip(params, others, strict=True):
+        assert torch.equal(optimizer.state[param]["momentum_buffer"], resumed.state[other]["momentum_buffer"])
+    with torch.no_grad():
+        for param, other in zip(params, others, strict=True):
+            other.copy_(param)
+    step(params, optimizer, 1)
+    step(others, resumed, 1)
+    assert_equal(params, others)
+
+
+def test_options_that_an_older_state_dict_lacks_stay_as_built() -> None:
+    class Old(CheckedOptimizer):
+        def __init__(self, params: list[nn.Parameter], lr: float = 0.1, *, decay: float = 0.5) -> None:
+            super().__init__(params, locals())
+
+    optimizer = Old(matrices(), decay=0.25)
+    state = optimizer.state_dict()
+    del state["param_groups"][0]["decay"]
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["decay"] == 0.25
+    assert optimizer.defaults == {"lr": 0.1, "decay": 0.25}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
+import cbs.optimizers
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer, spectral
@@ -350,3 +351,45 @@ def test_values_of_another_kind_than_the_default_are_config_errors(name: str) ->
 def test_a_model_without_trainable_parameters_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match="empty parameter list"):
         build_optimizer(Choice(name=name), Vector().requires_grad_(False), 0.1)
+
+
+@pytest.mark.slow
+def test_compiled_steps_of_our_own_are_those_that_are_not_compiled() -> None:
+    found = set()
+    for name in OPTIMIZERS.names():
+        (case, plain), (other, twin) = (
+            (case, case.optimizer(Choice(name=name), 0.01)) for case in (classification(), classification())
+        )
+        if not type(plain).__module__.startswith("cbs."):
+            continue
+        found.add(name)
+        torch._dynamo.reset()
+        compiled = torch.compile(twin.step, backend="eager")
+        for _ in range(3):
+            train(case, plain, 1)
+            for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
+                assert param.grad is not None
+                copied.grad = param.grad.clone()
+            compiled()
+        for param, copied in zip(case.model.parameters(), other.model.parameters(), strict=True):
+            # a step that a compiler reads takes the path that looks at no values
+            torch.testing.assert_close(param, copied, rtol=1e-5, atol=1e-6, msg=name)
+    assert {"adam", "adamh", "adamw", "lamb", "lars", "merit", "mona", "muon", "muonh", "normuon", "signsgd"} <= found
+
+
+@EVERY
+def test_unknown_option_names_the_known_ones(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        vector(name, no_such_option=1)
+    message = str(caught.value)
+    assert "no_such_option" in message
+    assert all(option in message for option in OPTIMIZERS[name].defaults)
+    assert "\n" not in message
+
+
+def test_package_exports_exist() -> None:
+    assert set(OPTIMIZERS.names()) >= {"adamw", "lamb", "merit", "muon", "sgd"}
+    for export in cbs.optimizers.__all__:
+        assert getattr(cbs.optimizers, export) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = cbs.optimizers.no_such_name

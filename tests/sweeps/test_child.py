@@ -244,3 +244,50 @@ def test_how_a_child_ended_is_one_line_and_a_hang_none_to_a_dry_run():
     assert timed_apart(sweep, child=Ending(Died(None, 0.5, [])), give_up=0.5) == Cost()
     with pytest.raises(ConfigError, match=r"did not respond for 20 s"):
         timed_apart(sweep, child=Ending(Died(None, 20.0, [])), silence=20.0, give_up=60.0)
+
+
+def test_what_fails_before_anybody_asks_answers_nothing():
+    with Child("no.such.module") as child:
+        assert child.call(f"{HERE}:answer", 4) == 4
+
+
+def pause(channel: Channel, seconds: float) -> str:
+    channel.say("on it")
+    time.sleep(seconds)
+    return "done"
+
+
+def test_an_hour_in_which_the_machine_slept_is_no_silence(monkeypatch):
+    clock = time.monotonic
+    with Child() as child:
+        child.call(f"{HERE}:answer", "it has started")
+        sleep = lambda said: monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # noqa: E731
+        assert child.call(f"{HERE}:pause", 0.7, heard=sleep, silence=5.0) == "done"
+
+
+def chatter(channel: Channel) -> None:
+    for _ in range(60):
+        print("x" * 100_000, flush=True)
+        channel.say("still here")
+    time.sleep(1.0)  # until it was heard
+    print("\nthe end", flush=True)
+    os._exit(5)
+
+
+def test_what_it_writes_is_forgotten_but_for_the_end():
+    with Child() as child:
+        with pytest.raises(Died, match="exited with code 5: the end") as death:
+            child.call(f"{HERE}:chatter")
+        assert sum(map(len, death.value.lines)) < 20_000
+        assert os.fstat(child._log.fileno()).st_size < 2**21
+
+
+def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("open('ran', 'w')")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "__init__.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as where Python was started with -c
+    with Child() as child:
+        assert child.call(f"{HERE}:answer", 1) == 1
+    assert not (tmp_path / "ran").exists()

@@ -5,17 +5,25 @@ import contextlib
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 import ray
+from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
+from cbs.compute import device
 from cbs.errors import ConfigError, Unfinished
-from cbs.interrupts import interrupted, rearm, signals_as_interrupt
-from sweeps.running import access, cluster
-from sweeps.running.cluster import connected
+from cbs.interrupts import _core, interrupted, rearm, signals_as_interrupt, uninterrupted
+from sweeps.running import access, cluster, tuning
+from sweeps.running.cluster import Engine, EngineLost, PrestartedRay, connected, output_to_error
 from sweeps.running.resources import Resources, check_placement
 from sweeps.running.tuning import MAX_ENGINES, run_search
 
@@ -187,3 +195,124 @@ def test_a_cluster_that_answers_without_a_token_is_refused(monkeypatch, address,
     )
     with one_line if refused else contextlib.nullcontext():
         access.check_guarded(address)
+
+
+def test_a_gpu_is_refused_only_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(device, "count", lambda: 1)
+    Resources(gpus_per_trial=1.0)
+    with pytest.raises(ConfigError, match="2 GPUs does not fit on this machine, which has 1"):
+        Resources(gpus_per_trial=2.0)
+    Resources(gpus_per_trial=2.0, address="auto")  # the cluster knows
+
+
+def test_nothing_reaches_standard_output(capfd):
+    with output_to_error():
+        print("Ray about itself")
+        os.write(1, b"of C\n")
+        subprocess.run([sys.executable, "-c", "print('of a process')"], check=True)
+    print("the answer")
+    captured = capfd.readouterr()
+    assert captured.out == "the answer\n"
+    assert "Ray about itself" not in captured.err
+    assert "of C" in captured.err
+
+
+def test_a_second_interrupt_does_not_cut_the_end_short():
+    before = signal.getsignal(signal.SIGINT)
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_ray_that_dies_after_the_last_sweep_is_not_started_again(monkeypatch, capsys):
+    run: Any = SimpleNamespace(over=True, note=pytest.fail, last_words=pytest.fail)
+    runs, watching = SimpleNamespace(run=run), []
+
+    @contextlib.contextmanager
+    def watched(gone: object, last_words: Any):
+        watching.append(last_words)
+        yield
+
+    def idle(*_: object) -> None:
+        runs.run = None
+        watching[0]()
+        raise EngineLost("its control service is gone")
+
+    monkeypatch.setattr("sweeps.running.tuning.connected", lambda *_: contextlib.nullcontext(True))
+    monkeypatch.setattr("sweeps.running.tuning.watched", watched)
+    monkeypatch.setattr("sweeps.running.tuning.address", lambda: None)
+    monkeypatch.setattr(tuning, "tune_search", idle)
+    run_search(runs, Resources(workers=1))
+    assert capsys.readouterr().err.startswith("cbs: Ray has died after the last trial; nothing is lost: ")
+
+
+def test_a_cluster_that_dies_is_not_started_again(monkeypatch):
+    @contextlib.contextmanager
+    def lost(*_: object):
+        raise EngineLost("its control service is gone")
+        yield
+
+    monkeypatch.setattr("sweeps.running.tuning.connected", lost)
+    run: Any = SimpleNamespace(over=False, note=pytest.fail, search=SimpleNamespace(all_counts=lambda: (0, 0)))
+    with pytest.raises(Unfinished, match=r"^Ray has died \(its control service is gone\)$"):
+        run_search(SimpleNamespace(run=run), Resources(workers=1, address="10.0.0.1:6379"))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_one_behind_ray_client_is_asked_as_ray_client_does(monkeypatch, guarded):
+    class Servicer(ray_client_pb2_grpc.RayletDriverServicer):
+        def ClusterInfo(self, request, context):
+            if guarded:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+            return ray_client_pb2.ClusterInfoResponse()
+
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    server = grpc.server(ThreadPoolExecutor(1))
+    ray_client_pb2_grpc.add_RayletDriverServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with contextlib.nullcontext() if guarded else pytest.raises(ConfigError, match="--insecure"):
+        access.check_guarded(f"ray://127.0.0.1:{port}")
+    server.stop(None)
+
+
+def test_an_interrupt_while_ray_starts_waits_for_nothing_and_leaves_no_process(monkeypatch):
+    """What Ray has started so far names its folder."""
+    starting: list[subprocess.Popen[bytes]] = []
+
+    def slow(**options):
+        starting.append(
+            subprocess.Popen([sys.executable, "-c", "input()", options["_temp_dir"]], stdin=subprocess.PIPE)
+        )
+        starting[0].wait()
+        raise RuntimeError("it was killed")
+
+    def stopped() -> None:
+        while not starting:
+            time.sleep(0.01)
+        rearm()  # from what went before
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupt(), PrestartedRay(Resources(workers=1)):
+        stopped()
+    assert starting[0].returncode == -signal.SIGKILL
+    assert not Path(starting[0].args[-1]).exists()
+
+
+def test_ray_takes_no_signal_over_as_it_starts_and_as_it_ends(monkeypatch):
+    """Its C code would print a stack at SIGTERM, above the one line, and later let it kill the process at once."""
+    get, put = _core()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: put(signal.SIGTERM, 1))
+    monkeypatch.setattr(ray, "shutdown", lambda: put(signal.SIGTERM, 0))
+    with signals_as_interrupt():
+        ours = get(signal.SIGTERM)
+        engine = Engine(Resources(workers=1))
+        engine.start()
+        assert get(signal.SIGTERM) == ours
+        engine.stop()
+        assert get(signal.SIGTERM) == ours

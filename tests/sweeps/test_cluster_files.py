@@ -16,7 +16,7 @@ import yaml
 from ray._private import services
 
 import cli
-from tests.sweeps.test_kill import DEADLINE, ROOT, undisturbed
+from tests.sweeps.test_kill import COMMAND, DEADLINE, ROOT, fits, reached, undisturbed
 
 __all__ = ["undisturbed"]
 
@@ -140,3 +140,43 @@ def test_a_job_of_slurm_that_fails_stays_out_of_the_queue(
         started = (folder / "queue.ray").read_text().split()
         assert started[-3:] == ["--min-nodes", "2", "--num-cpus=64"]
         assert (folder / "queue.limit").read_text() == "600\n"
+
+
+def test_the_guide_names_every_file() -> None:
+    guide = (ROOT / "docs" / "clusters.md").read_text()
+    assert len(FILES) == 4
+    assert all(f"(examples/{path.name})" in guide for path in FILES)
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 0), (1, 0), (2, 0), (130, 130), (137, 137)])
+def test_a_typo_makes_no_new_cluster(tmp_path: Path, code: int, told: int) -> None:
+    files = next(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
+    (tmp_path / "cbs").write_text(f"#!/bin/bash\nexit {code}\n")
+    (tmp_path / "cbs").chmod(0o755)
+    script = files["data"]["run.sh"].replace("cd /job", f"cd {tmp_path}")
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = subprocess.run(["bash", "-c", script], env=path, capture_output=True, text=True, check=False)
+    assert ended.returncode == told
+    assert ("NOT DONE" in ended.stdout) == (code in (1, 2))
+
+
+@pytest.mark.slow
+def test_the_job_of_slurm_goes_back_into_the_queue_until_the_sweep_is_done(undisturbed: Path, tmp_path: Path) -> None:
+    output, queue, codes = tmp_path / "out", tmp_path / "slurm" / "queue", []
+    for seconds in (3.0, 12.0, 24.0, 60.0, 120.0, 240.0):
+        codes.append(slurm(tmp_path / "slurm", [*COMMAND[1:], "-o", str(output)], seconds))
+        if codes[-1] != 130:
+            break
+    log = (tmp_path / "slurm" / "log").read_text()
+    assert codes[-1] == 0, log
+    assert len(codes) > 1, "the first job had enough time"
+    assert queue.read_text() == "requeue 17\n" * (len(codes) - 1)
+    assert reached(output) == reached(undisturbed)
+    assert fits(output) == fits(undisturbed)
+
+
+def test_a_job_of_slurm_waits_for_ray_with_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STAND_INS, "ray", "[[ $1 == symmetric-run ]] && exit 2\n[[ $1 == start ]] && exec sleep 60")
+    monkeypatch.setenv("PATIENCE", "0")
+    assert slurm(tmp_path, [], 990.0) == 1
+    assert "Ray does not start on here" in (tmp_path / "log").read_text()

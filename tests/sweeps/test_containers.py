@@ -1,5 +1,6 @@
 """Sweeps that share folders with another container or another user, in real namespaces of processes and of mounts."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,64 @@ except ResultsError as error:
     assert said.startswith(f"cannot rename {tmp_path}/trial, which is damaged: ")
     assert "\n" not in said
     assert (tmp_path / "trial").exists()
+
+
+def test_another_user_neither_enters_nor_removes_the_folders_of_a_sweep(shared: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root may become another user")
+    mine, gone = scratch.temporary_folder(), subprocess.Popen(["true"])
+    gone.wait()
+    left = shared / f"cbs-ray-{gone.pid}-abcdefgh"
+    left.mkdir()
+    left.chmod(0o777)  # so that nothing protects it but the question whose it is
+    (left / "owner.json").write_text((mine.parent / "owner.json").read_text().replace(str(os.getpid()), str(gone.pid)))
+    code = (
+        STALE
+        + """
+import os
+from pathlib import Path
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    print(os.listdir(Path(sys.argv[2])))
+except PermissionError:
+    print("refused")
+scratch.remove_stale_folders()
+own = scratch.temporary_folder()
+print(own.parent.exists())
+"""
+    )
+    assert inside(("env",), code, shared, mine).split() == ["refused", "True"]
+    assert mine.exists()
+    assert left.exists()
+    scratch.remove_stale_folders()
+    assert not left.exists()
+    scratch.remove_folder(mine)
+
+
+OVERLAY = """
+import subprocess
+from pathlib import Path
+from cbs import files
+lower, upper, work, both = (Path(sys.argv[1]) / name for name in ("lower", "upper", "work", "both"))
+layers = f"lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=off"
+if subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, both]).returncode:
+    sys.exit(print("no overlay"))
+try:
+    (both / "trial").rename(both / "renamed")
+    sys.exit(print("can rename"))
+except OSError as error:
+    print(error.errno)
+print(files.set_aside(both / "trial").name, *sorted(path.name for path in both.iterdir()))
+print((both / "trial.damaged" / "record").read_text())
+"""
+
+
+def test_a_damaged_trial_in_the_lower_layer_of_a_container_is_set_aside(tmp_path: Path) -> None:
+    for name in ("lower", "upper", "work", "both"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lower" / "trial").mkdir()
+    (tmp_path / "lower" / "trial" / "record").write_text("kept")
+    said = inside(MOUNTS, OVERLAY, tmp_path).splitlines()
+    if said in (["no overlay"], ["can rename"]):
+        pytest.skip("no overlay that refuses to rename can be mounted here")
+    assert said == ["18", "trial.damaged trial.damaged", "kept"]

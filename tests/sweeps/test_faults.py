@@ -165,3 +165,19 @@ def test_a_folder_that_has_lost_its_plan_is_refused(tmp_path):
 def test_a_trial_that_no_node_can_hold_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no node can hold a trial of 1 cores and 1 GPUs: the nodes have 2 cores"):
         swept(asked({}), tmp_path, resources=Resources(address="auto", gpus_per_trial=1.0))
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_memory_of_a_trial_makes_its_passes_smaller_and_changes_no_number(tmp_path):
+    """A real limit of the system, from the first step on."""
+    flag = tmp_path / "flag"
+    flag.touch()
+    found, told = run(asked(dict.fromkeys((16, 8, 4), "cramped"), flag=str(flag), after=0), tmp_path / "out")
+    flag.unlink()
+    assert {size: (str(result.status), result.micro_batch_size) for size, result in found.items()} == {
+        4: ("REACHED", None), 8: ("REACHED", 4), 16: ("REACHED", 4)
+    }  # fmt: skip
+    assert told.count("passes of 4 examples, as more do not fit into memory") == 2
+    for result in found.values():
+        alone = run_trial(result.config, most=result.micro_batch_size)
+        assert str(result.evaluations) == str(alone.evaluations)

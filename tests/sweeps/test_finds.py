@@ -3,27 +3,36 @@
 import itertools
 import math
 import random
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+import cli
+from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
+from analysis.estimate.suggest import suggest
+from analysis.read.results import load
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from sweeps.external.asked import with_flags
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import FEWEST_RUNS, MOST_RUNS, Precision
+from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.launching.policies.staged import EachSetting
 from sweeps.search.forecast import End, ended
 from sweeps.search.search import Limits, Search
+from sweeps.spec.axes import StagedStudy, StudyKey
 from sweeps.spec.spec import Sweep
 from tests.sweeps.search_worlds import sweep
-from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, to_precision, trainer
+from tests.sweeps.test_precision import GOAL, TRUTH, WORLD, covered, to_precision, trainer
 
 TWO = sweep(WORLD).replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
 LARGE = 500.0  # Critical batch size of the second optimizer
@@ -253,3 +262,106 @@ def test_every_value_of_a_setting_finds_its_batch_sizes_in_its_own_folder(tmp_pa
     assert len(Store(tmp_path / "x-clip_norm=1").trial_ids()) == first["answers"][0]["trials"]
     said = list(each.not_counted(report, Limits()))
     assert any("depends on how they end" in line for line in said)
+
+
+def test_a_learning_rate_that_its_neighbours_vouch_for_is_at_no_edge(both: tuple[Precision, Path]) -> None:
+    done, folder = both
+    found = done.look(TWO, folder).values()
+    pairs = [pair for answer in found for pair in zip(answer.studies, answer.points, strict=True)]
+    alone = [point for study, point in pairs if len(study.lrs) == 1]
+    assert alone
+    assert not any(point.at_grid_edge for point in alone)
+    assert {answer.verdict for answer in found} == {"ok"}
+
+
+def test_studies_of_earlier_stages_tell_where_later_ones_start() -> None:
+    studies = {8: 0, 32: 0, 16: 1, 4: 2, 128: 2}
+    staged = tuple(StagedStudy(StudyKey("adamw", size), stage, (0,)) for size, stage in studies.items())
+    grown = sweep(WORLD).replace(batch_sizes=(4, 8, 16, 32, 128), seeds=(0,), staged=staged)
+    assert [(study.batch_size, grown.axes.plans[study].stage) for study in grown.studies()] == sorted(studies.items())
+    before = {study.batch_size: {each.batch_size for each in study.inner} for study in Search(grown).studies.values()}
+    assert before == {8: set(), 32: {8}, 16: {8, 32}, 4: {8, 16, 32}, 128: {4, 8, 16, 32}}
+
+
+def test_a_study_has_its_own_seeds_and_learning_rates() -> None:
+    staged = (
+        StagedStudy(StudyKey("adamw", 8), 0, (0, 1), (1e-3, 2e-3)),
+        StagedStudy(StudyKey("adamw", 32), 1, (0,), (2e-3, 4e-3, 8e-3)),
+    )
+    grown = sweep(WORLD).replace(batch_sizes=(8, 32), seeds=(0, 1), lrs=(1e-3, 2e-3), staged=staged)
+    waiting = {(config.batch_size, config.seed, config.lr) for config in Search(grown).waiting()}
+    assert waiting == {
+        *itertools.product((8,), (0, 1), (1e-3, 2e-3)),
+        *itertools.product((32,), (0,), (2e-3, 4e-3, 8e-3)),
+    }
+
+
+def test_what_is_added_to_a_study_joins_what_it_has() -> None:
+    def part(sizes: tuple[int, ...], seeds: tuple[int, ...], lrs: tuple[float, ...] | None) -> list[dict[str, Any]]:
+        return [part_of(sweep(WORLD), ["adamw"], sizes, seeds, lrs)]
+
+    stages = [part((8, 32), (0,), (1e-3,)), part((8,), (1,), (2e-3,)), part((4, 8), (2,), None)]
+    grown = _grown(sweep(WORLD), stages)
+    assert grown.axes.staged == (
+        StagedStudy(StudyKey("adamw", 8), 0, (0, 1, 2), (1e-3, 2e-3)),
+        StagedStudy(StudyKey("adamw", 32), 0, (0,), (1e-3,)),
+        StagedStudy(StudyKey("adamw", 4), 2, (2,)),
+    )
+    assert (grown.axes.batch_sizes, grown.axes.seeds) == ((4, 8, 32), (0, 1, 2))
+
+
+def test_the_price_counts_only_once_batch_sizes_enclose_the_answer(tmp_path: Path) -> None:
+    """From far above it every batch size is worth many runs at the critical one."""
+    far = sweep(WORLD).replace(expected=(200.0, 400_000.0))
+    done = to_precision(far, 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=1.0)
+    dear = [entry["estimates"][0]["interval"] for entry in done.rounds if (entry["estimates"][0]["runs"] or 0.0) > 1.0]
+    assert None in dear[0]
+    assert None not in dear[-1]
+    assert "1 runs at B_crit (--max-runs)" in done.reasons["adamw"]
+
+
+def test_rounds_that_were_decided_run_nothing_whatever_came_later(one: Precision, tmp_path: Path) -> None:
+    trainer(tmp_path, lambda config: End(250.0))(sweep(WORLD).replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,)))
+    train, yielded = trainer(tmp_path, WORLD.end), []
+
+    def watched(part: Sweep) -> Search:
+        yielded.append(
+            {("adamw", study.batch_size, seed) for study in part.studies() for seed in part.axes.seeds_of(study)}
+        )
+        return train(part)
+
+    to_precision(sweep(WORLD), 0.6, tmp_path, watched, finds=True)
+    assert yielded[0] == asked(one, sweep(WORLD))
+
+
+def test_batch_sizes_that_are_given_later_join_what_was_found(one: Precision, tmp_path: Path) -> None:
+    grid = sweep(WORLD).replace(batch_sizes=(8, 32, 128), seeds=(0, 1))
+    done = to_precision(grid, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
+    assert not done.reasons
+    assert {("adamw", size, seed) for size in (8, 32, 128) for seed in (0, 1)} <= cells(tmp_path)
+    assert covered(done.rounds[-1])
+
+
+def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    manifest = store.manifest()
+    manifest["runs"] = [{"command": "cbs sweep --optim adamw --precision 0.6 --max-runs 9 --seeds 3 -o there"}]
+    del manifest["schema_version"]
+    store.write_manifest(manifest)
+    (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)
+    found = suggest(answer)
+    assert found is not None
+    command = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
+    planned: set[tuple[int, int]] = set()
+    commands = [shlex.split(line) for line in found.command.split(" && ")]
+    for words in commands:
+        assert words[:2] == ["cbs", "sweep"]
+        given = command.make_context("sweep", words[2:]).params
+        assert (given["precision"], given["max_runs"], given["output"]) == (None, None, tmp_path)
+        names = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
+        part = with_flags(sweep(WORLD), **{name: given[name] for name in names})
+        search = Search(part, [result for result in store.results() if result.status.final])
+        planned |= {(config.batch_size, config.seed) for config in search.waiting()}
+        planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds))
+    # more seeds may call for another learning rate of a seed that has run; which, only the search knows
+    assert planned - {(size, seed) for _, size, seed in cells(tmp_path)} == set(found.missing)

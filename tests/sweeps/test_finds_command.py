@@ -2,6 +2,10 @@
 
 import contextlib
 import json
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from sweeps.running import cluster
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps import faulty
-from tests.sweeps.test_kill import in_this_process
+from tests.sweeps.test_kill import DEADLINE, ROOT, end, in_this_process, reached, start, stored, wait_while_running
 from tests.sweeps.test_nodes import nodes, short
 
 Run = Callable[..., tuple[int, str, str]]
@@ -144,3 +148,41 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(faulty.ACTS, "slow", lambda found: found)
         return in_this_process(tmp_path_factory.mktemp("finds") / "undisturbed", FINDS)
+
+
+def test_a_dry_run_is_told_in_lines(tmp_path: Path, run: Run, children_here: None) -> None:
+    _, out, _ = run(*SWEEP, "--target", "0.4", "--axis", "clip_norm=1,none", "--dry-run", "-o", tmp_path / "there")
+    assert out.count("batch sizes   16\nseeds         0\n") == 2
+    assert out.count("price         B_crit within 20%") == 2
+
+
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_killed_ten_times_it_finds_the_same_sizes_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
+    chance, killed = random.Random(0), tmp_path / "killed"
+    process = start(killed, what=FINDS)
+    for _ in range(KILLS):
+        before = stored(killed)
+        wait_while_running(process, lambda n=before: stored(killed) > n)
+        time.sleep(chance.random())
+        assert process.poll() is None
+        end(process)
+        process = start(killed, what=FINDS)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, out + err
+    assert "Traceback" not in err
+    assert len(rounds(undisturbed)) > 4
+    assert rounds(killed) == rounds(undisturbed)
+    assert reached(killed) == reached(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_several_nodes_finds_the_same_sizes(undisturbed: Path, tmp_path: Path, nodes: Any) -> None:
+    where = ["--address", nodes[0], "--insecure", "-o", str(tmp_path / "nodes")]
+    command = [sys.executable, str(ROOT / "cli.py"), *FINDS, *where]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rounds(tmp_path / "nodes") == rounds(undisturbed)
+    assert reached(tmp_path / "nodes") == reached(undisturbed)

@@ -183,3 +183,11 @@ def test_the_default_folder_is_the_recipe_unless_the_protocol_was_changed():
     changed = output_folder(base.replace(max_steps=9), base, Path("results"))
     assert changed.name.startswith("tiny-")
     assert changed == output_folder(base.replace(max_steps=9), base, Path("results"))
+
+
+@pytest.mark.slow
+def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
+    pruned = swept(tiny(method="grid"), tmp_path / "pruned", resources=ONE)
+    with without_ray():
+        full = swept(tiny(method="grid", prune_factor=None), tmp_path / "full")
+    assert {c: pruned.best_steps(c) for c in pruned.cells()} == {c: full.best_steps(c) for c in full.cells()}

@@ -2,17 +2,23 @@
 control service is gone."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import ray
+from ray._private import services
 
-from sweeps.running import control
-from tests.sweeps.test_kill import COMMAND, DEADLINE, ROOT, reached, stored, undisturbed, wait_for
+from sweeps.running import cluster, control
+from sweeps.running.cluster import EngineLost, c_without_errors
+from sweeps.running.control import end_processes, refused
+from tests.sweeps.test_kill import COMMAND, DEADLINE, RAYLET, ROOT, descendants, reached, stored, undisturbed, wait_for
 
 __all__ = ["undisturbed"]
 
@@ -129,3 +135,82 @@ def test_a_child_that_is_dead_is_told_from_one_that_runs(tmp_path) -> None:
         assert time.monotonic() < until
         time.sleep(0.02)
     child.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_cluster_without_tokens_is_refused_and_one_whose_head_dies_ends_the_sweep_within_a_minute(
+    tmp_path, short, guarded
+):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, ray = f"{services.get_node_ip_address()}:{port}", Path(sys.executable).with_name("ray")
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of the cluster"} if guarded else {"RAY_AUTH_MODE": "disabled"}
+    quiet = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **token}
+    head = subprocess.Popen(
+        [ray, "start", "--head", "--block", f"--port={port}", "--num-cpus=1", "--include-dashboard=false",
+         f"--temp-dir={short}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=quiet,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: not refused((address.split(":")[0], port)), "no cluster")
+        command = [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--address", address, "-o", str(tmp_path / "sweep")]
+        wait_for(lambda: descendants(head.pid, "gcs_server") and descendants(head.pid, RAYLET), "no cluster")
+        if not guarded:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                check=False,
+                env=quiet | {"RAY_AUTH_TOKEN": "any"},
+                timeout=DEADLINE,
+            )
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+            assert f"cbs: the cluster at {address} obeys everybody who reaches it" in done.stderr
+            command.append("--insecure")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=quiet
+        )
+        wait_for(lambda: process.poll() is not None or stored(tmp_path / "sweep") >= 2, "no trial finished")
+        assert process.poll() is None, process.communicate()
+        (service,) = descendants(head.pid, "gcs_server")
+        os.kill(service, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        assert "started again" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("cbs: ")]
+        assert line.startswith("cbs: Ray has died (its control service is gone); every finished trial is kept in ")
+        assert "Traceback" not in err
+    finally:
+        end_processes(Path(short))
+        head.kill()
+        head.wait()
+
+
+def test_a_network_that_fails_is_silent_but_nobody_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, timeout: float) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", lost)
+    assert control.silent(("10.0.0.1", 1))
+    assert not control.refused(("10.0.0.1", 1))
+
+
+def test_a_control_service_that_is_gone_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, place = listening()
+    server.close()
+    monkeypatch.setattr(control, "address", lambda: place)
+    monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it would never return"))
+    with pytest.raises(EngineLost, match="control service is gone"):
+        cluster.check_home()
+    assert not issubclass(EngineLost, Exception)  # Tune would clean up, by calls that do not return
+
+
+def test_what_c_says_while_ray_starts_is_not_seen_and_what_python_says_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with c_without_errors():
+        os.write(2, b"of C\n")
+    os.write(2, b"later\n")
+    captured = capfd.readouterr()
+    assert captured.err == "later\n"

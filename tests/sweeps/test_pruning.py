@@ -15,6 +15,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.folder import manifest
 from sweeps.folder.manifest import BOUNDS, Bounds, TrialBound
+from sweeps.running.trials import Watch
 from sweeps.search.forecast import End, ended
 from sweeps.search.pruning import NEAR, TRIED, beyond, out_of_reach, settle, stops
 from sweeps.search.search import Search
@@ -196,3 +197,37 @@ def test_it_does_not_look_at_every_evaluation(tmp_path: Path, monkeypatch: pytes
     sweep.ends(sweep.cell[0], 40.0)
     assert (tmp_path / BOUNDS).exists()
     assert one.steps is None
+
+
+def test_settling_twice_changes_nothing_and_keeps_the_curve():
+    results = cell_results([None] * 6)
+    once = settled(results)
+    assert settle(once, 1.3) == []
+    assert [r.evaluations for r in once] == [r.evaluations for r in results]
+
+
+def test_a_run_that_misses_by_little_goes_on_for_longer():
+    assert given_up(BUDGET, 1500) > 400
+
+
+def test_a_running_trial_asks_for_both(tmp_path):
+    for best, status in ((100.0, TrialStatus.PRUNED), (None, TrialStatus.BUDGET_EXHAUSTED)):
+        watch = Watch(BUDGET, None, TrialBound(str(tmp_path), "one", best), 1.3)
+        assert watch.monitor(curve(50_000, 250)[:-3]) is None or best
+        assert watch.monitor(curve(50_000, 250))[0] is status
+
+
+def test_no_factor_settles_nothing():
+    assert settle(cell_results([None] * 6), None) == []
+
+
+def test_failed_trials_are_left_alone():
+    results = cell_results([None] * 6)
+    broken = results[0].replace(status=TrialStatus.FAILED, steps_to_target=None)
+    assert broken.trial_id not in {result.trial_id for result in settle([broken, *results[1:]], 1.3)}
+
+
+def test_what_a_killed_sweep_has_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / BOUNDS).write_text('{"one": 1.0}')
+    Bounds(Store(tmp_path))
+    assert not (tmp_path / BOUNDS).exists()

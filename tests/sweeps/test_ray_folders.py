@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from cbs.errors import ConfigError, ResultsError
+from cbs.errors import ConfigError, ResultsError, Unfinished
 from sweeps.folder.lock import described, lives
 from sweeps.running import scratch
 from sweeps.running.child import Child
@@ -121,3 +121,39 @@ def test_limits_under_which_no_ray_lives_are_told_before_it_starts(monkeypatch, 
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(ConfigError, match=re.escape(words)) if words else contextlib.nullcontext():
         Engine(Resources(workers=1)).stop()
+
+
+def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_removed_too(monkeypatch, asked, tmp_path):
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s") as name:
+        short = Path(name)
+        monkeypatch.setattr(scratch, "_SHORT", name)
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+        for parent in (long, short):
+            of_a_killed_sweep(parent)
+        with pytest.raises(EngineLost), connected(Resources(workers=1)):
+            pytest.fail("nothing was started")
+        assert Path(asked[0]["_temp_dir"]).parents[1] == short
+        assert asked[0]["there"]
+        longest = f"{asked[0]['_temp_dir']}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+        assert len(longest) <= scratch._MOST_SOCKET
+        assert [*long.iterdir(), *short.iterdir()] == []
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        monkeypatch.setattr(scratch, "_SHORT", "/nowhere")
+        with pytest.raises(EngineLost), connected(Resources(workers=1)):
+            pytest.fail("nothing was started")
+        assert Path(asked[1]["_temp_dir"]).parents[1] == short
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("where", [(ray, "init"), (tempfile, "mkdtemp")], ids=["ray", "folder"])
+def test_a_ray_that_has_no_room_is_not(monkeypatch, where, number):
+    def full(**options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(*where, full)
+    room = pytest.raises(Unfinished, match=r"^no room for temporary files in .*; make room, or set TMPDIR")
+    with room, connected(Resources(workers=1)):
+        pytest.fail("nobody is connected")

@@ -1,6 +1,7 @@
 """Trials that are jobs of their own, ``--launch`` with a stand-in for ``sbatch --wait``, and trials of a ``--command``
 over several nodes: what each runs, and who says when it is over."""
 
+import math
 import os
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import pytest
 
 from cbs.errors import ConfigError
 from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store
 from sweeps.external.run import Job, call_nodes, join_nodes, run_command
 from sweeps.running import worker
 from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
 from tests.sweeps.test_external import PLACES, trainer, trial
+from tests.sweeps.test_kill import DEADLINE, ROOT
 
 SBATCH = """#!/bin/bash
 [[ $1 == --wait && $2 == --job-name=b8 ]] || exit 2
@@ -249,3 +252,87 @@ def test_nodes_are_of_a_cluster_and_of_a_command_that_asks_for_them(tmp_path: Pa
         run_command(config, tmp_path / "one", path=".", nodes=2, meeting="a@b")
     alone = run_command(trial(trainer(command=f"echo {PLACES_OF_NODES}")), tmp_path / "two", path=".")
     assert " 1 0 localhost " in alone.message
+
+
+RUNS_AT_ONCE = """#!/bin/bash
+[[ $1 == --wait ]] || exit 2
+echo "$2" >>"$JOBS"
+exec bash "$2"
+"""
+
+
+BY_A_LAW = """
+import json, math, sys
+size, lr, seed, out = sys.argv[1:]
+steps = (20 + 320 / int(size)) * (1 + math.log2(float(lr) / 0.2) ** 2 / 4)
+with open(out + "/log.jsonl", "w") as log:
+    for step in range(int(2 * steps)):
+        log.write(json.dumps({"step": step, "loss": 4.0 * 2 ** (-step / steps)}) + "\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_of_jobs_that_is_ended_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    for name, content in ("sbatch", RUNS_AT_ONCE), ("train.py", BY_A_LAW):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    jobs, trials = tmp_path / "jobs", tmp_path / "out" / "trials"
+    jobs.touch()
+    search = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "JOBS": str(jobs),
+    }
+    words = [
+        *("sweep", "--optim", "sgd", "--command", f"{sys.executable} -S train.py {PLACES}", "--reads", "jsonl"),
+        *("--metric", "loss", "--direction", "below", "--metric-unit", "nats", "--example-unit", "tree"),
+        *("--target", "2", "--batch-sizes", "4,16,64", "--lrs", "0.1,0.2,0.4", "--seeds", "1"),
+        *("--set", "max_steps=900", "--set", "policy=once", "--launch", "sbatch --wait", "-o", str(tmp_path / "out")),
+    ]
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli", *words], cwd=tmp_path, text=True, env={**os.environ, **search},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    first, until = begin(), time.monotonic() + 300
+    while first.poll() is None and time.monotonic() < until and len([*trials.glob("*/record.parquet")]) < 3:
+        time.sleep(0.05)
+    first.terminate()
+    assert first.wait(120) == 130, first.stderr.read() if first.stderr else ""
+    before, stored = jobs.read_text().split(), {path.parent.name for path in trials.glob("*/record.parquet")}
+    assert 3 <= len(stored) < 9
+    second = begin()
+    assert second.wait(400) == 0, second.stderr.read() if second.stderr else ""
+    again = jobs.read_text().split()[len(before) :]
+    results = {each.trial_id: each for each in Store(tmp_path / "out").results()}
+    assert len(results) == 9
+    assert {Path(script).parent.name for script in again} == results.keys() - stored
+    for each in results.values():
+        size, lr = each.config.batch_size, each.config.lr
+        assert each.steps_to_target == pytest.approx((20 + 320 / size) * (1 + math.log2(lr / 0.2) ** 2 / 4), rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_trials_take_two_nodes_of_ray(tmp_path: Path, nodes: Any) -> None:
+    words = {
+        "--command": program(tmp_path), "--reads": "jsonl", "--metric": "loss", "--direction": "below",
+        "--target": "1.0", "--metric-unit": "nats", "--example-unit": "tree", "--optim": "adamw",
+        "--batch-sizes": "4,8", "--lrs": "0.1", "--seeds": "1", "--address": nodes[0], "-o": str(tmp_path / "out"),
+    }  # fmt: skip
+    command = [sys.executable, str(ROOT / "cli.py"), "sweep", *(part for pair in words.items() for part in pair)]
+    for count, code, said in ((4, 2, "no 4 nodes can hold a trial of 1 cores"), (2, 0, "")):
+        ended = subprocess.run(
+            [*command, "--insecure", "--set", f"nodes_per_trial={count}"], cwd=ROOT, capture_output=True, text=True,
+            timeout=DEADLINE, check=False,
+        )  # fmt: skip
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        assert said in ended.stderr
+    results = list(Store(tmp_path / "out").results())
+    assert {(each.config.batch_size, each.status) for each in results} == {
+        (4, TrialStatus.REACHED),
+        (8, TrialStatus.REACHED),
+    }
+    logs = [*(tmp_path / "out" / "runs").glob("*/node-1/output.log")]
+    assert [path.read_text().count("rank 1 has met rank 0") for path in logs] == [1, 1]

@@ -329,3 +329,45 @@ def test_a_killed_rank_ends_all_and_the_trial_goes_on_from_its_checkpoint(tmp_pa
     alone = dataclasses.replace(whole(config), probe=Choice(name="accumulation", options={"every": 1}))
     for name, column in run_trial(alone).steps.items():
         np.testing.assert_allclose(found.steps[name], column, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_an_error_of_the_model_is_an_answer_in_one_line(setup):
+    config = dataclasses.replace(
+        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "error", "holds": 9})
+    )
+    answer = Worker(setup).run(config.to_dict(), None)
+    assert answer["status"] == "FAILED"
+    assert answer["message"].startswith("ValueError: on purpose")
+    assert "\n" not in answer["message"]
+
+
+def test_losses_that_are_not_one_per_example_end_the_sweep(setup):
+    config = dataclasses.replace(
+        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "half", "holds": 99})
+    )
+    assert "one loss per example, shape [24], got shape [12]" in Worker(setup).run(config.to_dict(), None)["fatal"]
+
+
+def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
+    for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
+        (tmp_path / TOO_LARGE).write_text(content)
+        assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) is None
+    PassSizes(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
+    assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) == 12
+    assert PassSizes(str(tmp_path), 2).most(CONFIG.to_dict()) is None  # other shares
+    smaller = dataclasses.replace(CONFIG, batch_size=23)
+    assert PassSizes(str(tmp_path), 1).most(smaller.to_dict()) is None  # of a larger batch nothing follows
+
+
+@pytest.mark.slow
+def test_main_memory_that_is_full_halves_passes_too(tmp_path):
+    workload = Choice(name="tests.sweeps.test_worker:tight", options={"megabytes": 60})
+    config = dataclasses.replace(CONFIG, workload=workload)
+    alone = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0))
+    try:
+        assert alone.run(config.to_dict(), None).get("message", "") == ""
+    finally:
+        alone.close()
+    found, whole_batch = Store(tmp_path).load(config.trial_id), run_trial(whole(CONFIG))
+    assert found.micro_batch_size in (3, 6, 12)
+    np.testing.assert_allclose(found.steps["train_loss"], whole_batch.steps["train_loss"], rtol=1e-4, atol=1e-5)

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError
+from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
 from cbs.training.loop import TrainingLoop
 from cbs.training.parents import KeptCheckpoints, digest, kept_path, read_checkpoint
@@ -287,3 +289,59 @@ def test_checkpoints_of_one_rank_start_branches_on_sharded_ranks_and_the_other_w
     assert one.model.keys() == two.model.keys()
     for name, value in one.model.items():
         torch.testing.assert_close(two.model[name], value, rtol=1e-4, atol=1e-5)
+
+
+SET_ANYWAY = ("lr", "initial_lr", "weight_decay")
+
+
+def test_data_of_another_workload_begin_at_their_start(kept: Path) -> None:
+    noisier = Choice(name="noisy_quadratic", options={"dimension": 30, "noise": 2.0})
+    drawn: list[torch.Tensor] = []
+    workload = build_workload(noisier)
+    losses = workload.example_losses
+
+    def watched(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        drawn.append(batch.clone())
+        return losses(model, batch)
+
+    workload.example_losses = watched  # type: ignore[method-assign]
+    run_trial(born(kept, workload=noisier, max_steps=1, probe=None), workload=workload)
+    fresh = build_workload(noisier).training_stream(seeding.generator(TRUNK.seed, "data"))
+    assert torch.equal(drawn[0], fresh.next(8))
+
+
+def test_a_schedule_goes_on_under_a_warmup_of_the_branchs_own(kept: Path) -> None:
+    branch, multiplier = run_trial(born(kept, warmup_examples=80)), build_schedule(TRUNK.schedule)
+    for row in branch.evaluations[1:]:
+        wanted = TRUNK.lr * multiplier(320 + row.examples) * min(1.0, row.examples / 80)
+        assert row.lr == pytest.approx(wanted, rel=1e-12)
+
+
+def test_what_training_has_changed_in_a_group_is_state(tmp_path: Path) -> None:
+    """Also where it is an option that the optimizer changes itself."""
+    trunk = dataclasses.replace(TRUNK, optimizer=Choice(name="merit"), max_steps=45)
+    run_trial(trunk, kept=KeptCheckpoints(tmp_path, [320]))
+    path = kept_path(tmp_path, 320)
+    content = torch.load(path, weights_only=True)
+    (group, *_), (at_start, *_) = content["parts"]["SavedWeights"]["optimizer"]["param_groups"], content["groups"]
+    option = next(key for key, value in at_start.items() if isinstance(value, float) and key not in SET_ANYWAY)
+    group[option] *= 2
+    torch.save(content, path)
+    config = born(path, trunk)
+    loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
+    birth.start(loop, path)
+    assert loop.optimizer.param_groups[0][option] == group[option]
+
+
+def test_a_configuration_without_a_parent_is_stored_as_before(kept: Path) -> None:
+    assert "parent" not in TRUNK.to_dict()
+    config = born(kept)
+    assert TrialConfig.from_dict(config.to_dict()) == config
+    others = [
+        dataclasses.replace(config.parent, **change)  # type: ignore[type-var]
+        for change in (
+            {"examples": 8}, {"digest": "0" * 16}, {"lr_factor": 2}, {"optimizer": "reset"}, {"warmup_examples": 1},
+        )
+    ]  # fmt: skip
+    prints = {dataclasses.replace(config, parent=parent).fingerprint for parent in others}
+    assert len(prints | {config.fingerprint, TRUNK.fingerprint}) == len(others) + 2

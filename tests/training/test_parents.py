@@ -3,6 +3,7 @@
 import dataclasses
 import fractions
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from cbs.errors import CbsError, ConfigError, DataError
 from cbs.training.birth import check_parent, start
 from cbs.training.loop import TrainingLoop
-from cbs.training.parents import KIND, digest, parent_at, read_checkpoint
+from cbs.training.parents import KIND, digest, parent_at, read_checkpoint, weights_for
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
@@ -221,3 +222,25 @@ def test_a_workload_says_itself_how_its_checkpoints_are_loaded(tmp_path: Path) -
     (folder / "mine").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"load\(model, optimizer, path\) in .*test_parents.py fails on"):
         loaded(folder, Own())
+
+
+def test_the_tensors_that_differ_are_named(tmp_path: Path) -> None:
+    model, _ = trained()
+    state = dict(model.state_dict())
+    state["last.bias"] = torch.zeros(4)
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=r"a tensor differs: last.bias is \[4\] in the checkpoint, \[3\]"):
+        loaded(tmp_path / "w.pt", optimizer="reset")
+    del state["first.weight"], state["tied.weight"]
+    state |= {"head": torch.zeros(1)}
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match=r"4 tensors differ: .*first.weight is missing in the ch.*and 1 more"):
+        loaded(tmp_path / "w.pt", optimizer="reset")
+    with pytest.raises(ConfigError, match="belongs to another model"):
+        weights_for(nn.Linear(3, 3), read_checkpoint(tmp_path / "w.pt"))
+
+
+def test_a_file_that_only_the_workload_reads_is_taken(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as parts:
+        parts.writestr("weights", "1 2 3")
+    assert parent_at(tmp_path / "own.npz").examples == 0

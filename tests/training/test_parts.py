@@ -16,7 +16,7 @@ from cbs.diagnostics import Diagnostic
 from cbs.errors import ConfigError
 from cbs.training.assembly import StepColumns
 from cbs.training.loop import TrainingLoop
-from cbs.training.metrics import METRICS, GradientNorm, MetricInputs, TrainingLoss
+from cbs.training.metrics import METRICS, POWER, GradientNorm, MetricInputs, TrainingLoss
 from cbs.training.parts import Clipping, Diagnostics, Part, TrainingStep
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
@@ -271,3 +271,60 @@ def test_a_sweep_asks_for_a_metric_of_its_workload_or_one_that_every_workload_ha
     assert (asked.metric, asked.value, asked.direction) == ("gradient_norm", 0.5, "below")
     assert resolve(small_sweep(target=UNRESOLVED, metric="validation_loss")).target.value == 0.1
     assert resolve(sweep, 0.5).protocol_fingerprint != resolve(small_sweep(target=UNRESOLVED), 0.5).protocol_fingerprint
+
+
+def test_the_noise_scale_is_that_of_the_gradient_before_it_is_clipped() -> None:
+    clipped, plain = loop(), loop(clip_norm=None)
+    for trial in (clipped, plain):
+        trial.train_step(1)
+        trial.columns.flush()
+    one, other = clipped.columns.arrays(), plain.columns.arrays()
+    for name in ("big_grad_sq_norm", "noise_trace"):
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_the_curvature_of_a_network_is_that_of_its_dense_hessian():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    data = torch.randn(256, 3)
+
+    def losses(module, batch):
+        return torch.nn.functional.cross_entropy(module(batch), batch.argmax(dim=1), reduction="none")
+
+    stream = SimpleNamespace(next=lambda size: data[:size])
+    workload = SimpleNamespace(example_losses=losses, training_stream=lambda generator: stream)
+    names, values = zip(*((name, part.detach()) for name, part in model.named_parameters()), strict=True)
+
+    def of(vector):
+        parts = vector.split([value.numel() for value in values])
+        given = {name: part.view_as(value) for name, part, value in zip(names, parts, values, strict=True)}
+        logits = torch.func.functional_call(model, given, (data,))
+        return torch.nn.functional.cross_entropy(logits, data.argmax(dim=1))
+
+    dense = torch.func.hessian(of)(torch.cat([value.reshape(-1) for value in values])).double()
+    inputs = MetricInputs(workload, model, lambda batch: batch)
+    eigenvalues = torch.linalg.eigvalsh(dense)
+    assert METRICS.make("hessian_top", inputs).value() == pytest.approx(float(eigenvalues[-1]), rel=1e-3)
+    deviation = math.sqrt(2 / 16) * float(dense.norm())
+    assert abs(METRICS.make("hessian_trace", inputs).value() - float(dense.trace())) < 3 * deviation
+
+
+def test_what_is_left_of_the_lag_is_of_second_order_as_stated():
+    end = math.log(8 * 4000)
+    bias = line(lambda x: 3.0 * (x - end) ** 2 - (x - end), batch=8, steps=4000)
+    assert bias == pytest.approx(-6.0 / (POWER + 1) ** 2, rel=0.02)
+
+
+def test_a_trial_that_is_picked_up_again_measures_what_it_would_have():
+    config = dataclasses.replace(METERED, metrics=("training_loss",), probe=None)
+    whole, resumed = (TrainingLoop(config, build_workload(config.workload), torch.device("cpu")) for _ in range(2))
+    with seeding.seeded(0, "training"):
+        start = whole.evaluate(0, 0.0, np.empty(0))
+        for _ in range(6):
+            whole.to_next_evaluation(start, None)
+        saved = copy.deepcopy(whole.state())
+        whole.to_next_evaluation(start, None)
+        resumed.load_state(saved)
+        assert resumed.validation.directions == whole.validation.directions == {"training_loss": "below"}
+        resumed.to_next_evaluation(start, None)
+    assert resumed.evaluations[-1] == whole.evaluations[-1]

@@ -15,6 +15,7 @@ from cbs.compute.pass_sizes import halved, micro_sizes
 from cbs.registry.choices import Choice
 from cbs.training.passes import compare
 from cbs.training.run import run_trial
+from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
@@ -224,3 +225,28 @@ def test_parts_of_a_batch_hold_their_examples_and_what_is_no_tensor():
     assert [(size, part["ids"].tolist(), part["name"]) for size, part in split_batch(batch, [3, 2])] == [
         (3, [0, 1, 2], "all"), (2, [3, 4], "all")
     ]  # fmt: skip
+
+
+def test_passes_that_every_step_has_are_measured() -> None:
+    workload = Images(lambda: nn.BatchNorm2d(4))
+    plain, probed = (train(workload, probe, micro_batch_size=16) for probe in (None, "auto"))
+    assert plain.evaluations == probed.evaluations
+    assert np.isfinite(noise(probed)).all()
+    assert probed.message == plain.message
+
+
+def test_it_is_found_in_a_model_with_dropout_too() -> None:
+    assert "depends on other examples" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
+
+
+def test_a_trial_that_goes_on_has_not_forgotten_it(tmp_path: Any) -> None:
+    workload = Images(lambda: nn.BatchNorm2d(4))
+    whole = train(workload, "auto")
+    checkpoint = Checkpoint(tmp_path / "state.pt", seconds=0)
+    ends = (TrialStatus.PRUNED, "")
+    stops = iter([None, ends])
+    run_trial(whole.config, workload=workload, checkpoint=checkpoint, monitor=lambda _: next(stops, ends))
+    resumed = run_trial(whole.config, workload=workload, checkpoint=checkpoint)
+    assert [row.value for row in resumed.evaluations] == [row.value for row in whole.evaluations]
+    assert resumed.message == whole.message
+    np.testing.assert_array_equal(noise(resumed), noise(whole))

@@ -1,5 +1,6 @@
 """A trial that dies and is started again ends bitwise as if it had been left alone."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cbs import Choice, Target, TrialConfig, run_trial
+from cbs import Choice, Schedule, Target, TrialConfig, run_trial
 from cbs.errors import ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.trial.checkpoint import Checkpoint
@@ -218,3 +219,49 @@ def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeyp
         Checkpoint(tmp_path / "trial.pt").save({})
     assert "\n" not in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+TWO_STAGES = Schedule(
+    name="two_stage",
+    warmup_examples=8,
+    decay_examples=80,
+    options={"boundary_examples": 40, "rewarmup_examples": 16},
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"averaging": Choice(name="ema", options={"half_life": 40})},
+        {"averaging": Choice(name="lawa", options={"checkpoints": 3, "every_examples": 12})},
+        pytest.param({"clip_norm": 1.5}, marks=pytest.mark.slow),
+        pytest.param({"schedule": TWO_STAGES}, marks=pytest.mark.slow),
+    ],
+    ids=["ema", "lawa", "clip_norm", "two_stage"],
+)
+def test_so_does_one_with_more_state(changes, workload, tmp_path):
+    assert_resumes_to_the_same_bytes(config("adamw", **changes), workload, tmp_path)
+
+
+def test_short_trials_write_none(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "trial.pt")
+    with pytest.raises(Killed):
+        run_trial(config("adamw"), checkpoint=checkpoint, monitor=killed_at(20))
+    assert not checkpoint.path.exists()
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_the_place_of_the_last(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        whole = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, whole=whole: order.append(name) or whole(*args))
+    Checkpoint(tmp_path / "trial.pt").save({"a": torch.zeros(3)})
+    assert order == ["fsync", "replace"]
+
+
+def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
+    clock = iter(np.arange(0.0, 1000.0, 10.0))
+    monkeypatch.setattr("cbs.trial.checkpoint.time.monotonic", lambda: next(clock))
+    checkpoint = Checkpoint(tmp_path / "trial.pt", seconds=30.0)
+    checkpoint.save({"a": torch.zeros(3)})  # seems to take 10 s
+    assert [checkpoint.due() for _ in range(30)].index(True) >= 10 / 0.05 / 10 - 2

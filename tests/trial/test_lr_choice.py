@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cbs.noise_scale.interval import correction, product_ends
-from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, cliff, vertex
+from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, censored, cliff, vertex
 
 NAN, INF = math.nan, math.inf
 
@@ -171,3 +171,21 @@ def test_correction_fades_with_the_batch_size() -> None:
     factors = [correction(30.0, (20.0, None), batch_size) for batch_size in (3.0, 30.0, 3e9)]
     assert [factor for factor, _ in factors] == pytest.approx([11.0, 2.0, 1.0])
     assert [ends for _, ends in factors][:1] == [(pytest.approx(1 + 20 / 3), None)]
+
+
+def test_parts_of_a_table_without_a_common_seed_are_compared_by_their_means() -> None:
+    steps = np.array([[100.0, NAN], [NAN, 90.0]])
+    assert best_lr(steps, np.isfinite(steps)) == 1
+
+
+def test_censored_drops_what_pruning_would_have_stopped_and_nothing_else():
+    steps = np.array([[100.0, 260.0], [131.0, 200.0], [130.0, np.nan]])
+    expected = np.array([[100.0, 260.0], [np.nan, 200.0], [130.0, np.nan]])
+    np.testing.assert_array_equal(censored(steps, 1.3), expected)
+    np.testing.assert_array_equal(censored(steps, None), steps)
+    assert np.isnan(censored(np.full((2, 2), np.nan), 1.3)).all()
+
+
+def test_censored_never_changes_the_best_of_a_seed():
+    steps = np.random.default_rng(0).lognormal(5.0, 1.0, size=(6, 40))
+    np.testing.assert_array_equal(np.nanmin(censored(steps, 1.0001), axis=0), steps.min(axis=0))

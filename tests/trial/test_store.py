@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cbs.errors import ResultsError
+from cbs.files import set_aside
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
@@ -332,3 +334,69 @@ def test_a_trial_of_another_program_has_no_columns_of_its_steps_and_is_sound(tmp
     told: list[str] = []
     assert [result.config for result in store.sound_results(told.append)] == [program]
     assert len(told) == 1
+
+
+def test_a_failed_first_save_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail_on(1))
+        with pytest.raises(ResultsError, match="No space left"):
+            store.save(result_of())
+    assert store.trial_ids() == []
+    assert hidden(store) == []
+
+
+def test_a_folder_that_cannot_be_renamed_is_copied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the lower layer of a container's file system."""
+    rename = Path.rename
+
+    def refused(path: Path, place: Path) -> Path:
+        if path.is_dir():
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return rename(path, place)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    store.save(result := result_of())
+    store.save(changed := dataclasses.replace(result, message="another"))
+    assert_same(store.load(result.trial_id), changed)
+    copytree = shutil.copytree
+    monkeypatch.setattr(shutil, "copytree", lambda path, place, **options: copytree(path, place) and full())
+    with pytest.raises(ResultsError, match="No space left"):
+        store.save(result)
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    assert_same(store.load(result.trial_id), changed)
+    record = store.trials / result.trial_id / "record.parquet"
+    record.write_bytes(b"damaged")
+    assert list(store.sound_results(lambda line: None)) == []
+    assert [path.name for path in store.trials.iterdir()] == [f"{result.trial_id}.damaged"]
+    assert set_aside(store.trials / f"{result.trial_id}.damaged" / "record.parquet").read_bytes() == b"damaged"
+
+
+def test_records_with_other_columns_are_refused(store: Store) -> None:
+    store.save(result_of())
+    path = store.trials / CONFIG.trial_id / "record.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["lr"]), path)
+    one_line(lambda: store.load(CONFIG.trial_id), "does not have the columns")
+
+
+def test_what_can_be_written_is_known_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    for root in (tmp_path / "a" / "b", Path("a/b"), Path(".")):
+        Store(root).check_writable()
+    one_line(Store("file/results").check_writable, "file/results", "--output")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_failed_manifest_leaves_the_old_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_manifest({"run": 1})
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        one_line(lambda: store.write_manifest({"run": 2}), "No space left")
+    assert store.manifest()["run"] == 1
+    assert hidden(store) == []

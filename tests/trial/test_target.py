@@ -1,5 +1,6 @@
 """What "reached" means: the comparison and the crossing."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.trial.record import end_mean, read_off
-from cbs.trial.target import Target
+from cbs.trial.target import NEARBY, Target
 from tests.references.crossing import crossing as slow_crossing
 
 BELOW = Target(metric="loss", value=2.0)
@@ -152,3 +153,39 @@ def test_the_mean_over_the_last_quarter_is_that_of_straight_lines() -> None:
     assert end_mean(np.array([0.0, 80.0, 100.0]), np.array([9.0, 2.0, 1.0]), 100.0) == pytest.approx(1.5)
     assert end_mean(np.array([0.0, 99.5]), np.array([9.0, 2.0]), 100.0) == 2.0
     assert math.isnan(end_mean(np.array([0.0]), np.array([9.0]), 100.0))
+
+
+@given(values=curves, gaps=st.lists(st.integers(1, 50), min_size=20, max_size=20))
+def test_crossing_lies_among_the_evaluations_nearby(values: list[float], gaps: list[int]) -> None:
+    steps = list(itertools.accumulate(gaps[: len(values)]))
+    crossing = BELOW.crossing(steps, values)
+    reached = [index for index, value in enumerate(values) if value < 2.0]
+    if not reached:
+        assert crossing is None
+        return
+    first = reached[0]
+    before = min([steps[first - 1], *(step for step in steps if step * NEARBY >= steps[first])]) if first else steps[0]
+    assert crossing is not None
+    assert before * (1 - 1e-12) <= crossing <= steps[first] * (1 + 1e-12)
+    mirrored = Target(metric="loss", value=-2.0, direction="above").crossing(steps, [-value for value in values])
+    assert mirrored == pytest.approx(crossing, rel=1e-12)
+
+
+def test_evaluations_after_the_first_that_reaches_the_target_or_far_before_it_change_nothing() -> None:
+    steps, curve = [700, 800, 900, 950, 1000], [2.5, 2.4, 2.1, 2.05, 1.9]
+    crossing = BELOW.crossing(steps, curve)
+    assert crossing == BELOW.crossing([*steps, 1010, 1020], [*curve, 5.0, 1.0])
+    assert crossing == BELOW.crossing(steps, [9.0, 9.0, *curve[2:]])  # 800 is not within a factor of 1.2 of 1000
+    assert crossing != pytest.approx(BELOW.crossing(steps, [*curve[:2], 2.2, *curve[3:]]), rel=1e-4)
+    assert crossing == BELOW.crossing([*steps[:3], 920, *steps[3:]], [*curve[:3], math.nan, *curve[3:]])
+    assert BELOW.crossing([100, 1000, 1100], [math.nan, 2.1, 1.9]) == pytest.approx(math.sqrt(1000 * 1100))
+
+
+def test_bad_direction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sideways"):
+        Target(metric="loss", value=1.0, direction="sideways")
+
+
+def test_text() -> None:
+    assert str(BELOW) == "loss < 2"
+    assert str(ABOVE) == "accuracy > 0.75"

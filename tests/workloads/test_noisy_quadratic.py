@@ -14,6 +14,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
+from tests.factories import quadratic
 from tests.references.noisy_quadratic import Quadratic, expected_losses
 from tests.references.quadratic_moments import true_moments
 
@@ -121,3 +122,49 @@ def test_measured_steps_to_target_agree_with_the_closed_form(batch_size: int, lr
     error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
     assert abs(np.mean(ratios)) < 4 * error + 0.01
     assert error < 0.02
+
+
+EVERY_STEP = EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9)
+
+
+class Watched(NoisyQuadraticWorkload):
+    """Writes down the true moments at every evaluation."""
+
+    def validate(self, model: QuadraticModel) -> float:
+        self.__dict__.setdefault("truth", []).append(true_moments(model))
+        return super().validate(model)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "noise"),
+    [(2, 1.0), *(pytest.param(*other, marks=pytest.mark.slow) for other in ((48, 1.0), (13, 30.0)))],
+)
+def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, noise: float) -> None:
+    config = quadratic(
+        "sgd(momentum=0.0)",
+        {"noise": noise},
+        target=0.01,
+        lr=0.02,
+        batch_size=batch_size,
+        seed=3,
+        max_steps=400,
+        evaluation=EVERY_STEP,
+        probe=Choice(name="auto", options={"every": 1}),
+    )
+    built = build(noise=noise)
+    watched = Watched(built.curvature, built.noise)
+    result = run_trial(config, workload=watched)
+    assert result.final_step == 400
+    # The gradient of step s is taken where evaluation s - 1 was.
+    truth = np.array(watched.truth[:-1])
+    measured = np.stack([result.steps["grad_sq_norm"], result.steps["noise_trace"]], axis=1)
+    for window in np.array_split(np.arange(400), 4):
+        estimate, true = measured[window].mean(axis=0), truth[window].mean(axis=0)
+        error = (measured - truth)[window].std(axis=0, ddof=1) / np.sqrt(len(window))
+        assert (np.abs(estimate - true) < 4 * error).all()
+        # First order: the ratio's error is that of noise_trace - ratio * grad_sq_norm, over grad_sq_norm.
+        ratio = true[1] / true[0]
+        residual = (measured - truth)[window] @ np.array([-ratio, 1.0])
+        ratio_error = residual.std(ddof=1) / np.sqrt(len(window)) / estimate[0]
+        if error[0] < 0.2 * true[0]:
+            assert abs(estimate[1] / estimate[0] - ratio) < 4 * ratio_error

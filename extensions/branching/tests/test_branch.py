@@ -262,10 +262,6 @@ def test_what_a_sequential_test_cannot_be_is_refused(changes: dict[str, Any], wo
         Branch(**SHORT | changes).check(asked(seeds=seeds), limits=Limits(), source=None)
 
 
-class Killed(Exception):
-    """In place of a kill."""
-
-
 def test_other_optimizers_branch_from_one_trunk_after_a_warmup(tmp_path: Path, started: list[str]) -> None:
     both = asked(optimizers=(Choice(name="adamw"), Choice(name="sgd")), seeds=(0,))
     with pytest.raises(ConfigError, match="not of 'sgd'"):

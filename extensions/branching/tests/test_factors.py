@@ -8,7 +8,7 @@ import pytest
 
 from analysis.estimate.best_rate import AtBest
 from analysis.estimate.objective import Scale
-from benchmarks.branching_truth import FACTORS
+from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
 from extensions.branching.factors import (
     BranchLosses,
     FactorCurve,
@@ -205,3 +205,28 @@ def test_a_test_says_where_it_leaves_the_factor(recovered: float, lost: float | 
         untold=(), branches=7, done=True, losses=BranchLosses(np.array([1.0]), np.zeros((1, 1))),
     )  # fmt: skip
     assert found.line(Fraction(1, 2)) == f"adamw at 1,000: k* {said} (7 branches)"
+
+
+@pytest.mark.parametrize(
+    ("trunk", "wanted"),
+    [
+        pytest.param(TRUNKS[0], 0.7, marks=pytest.mark.slow),
+        (TRUNKS[1], 1.7),
+        pytest.param(TRUNKS[2], 5.0, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_the_interval_holds_the_true_factor(trunk: Trunk, wanted: float) -> None:
+    found = coverage(trunk, 50, wanted, 3, 40)
+    assert abs(found["bias"]) < 0.1
+    assert found["coverage"] >= 0.85  # 34 of 40; with 95 % less has a probability of 1 %
+    assert worlds(trunk, 50, 40)[0].factor(found["tolerance"]) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_search_brackets_the_true_factor_for_fewer_branches() -> None:
+    trunk = TRUNKS[1]
+    tolerance = worlds(trunk, 50, 40)[0].tolerance(2.4)
+    first, *_, last = sequential(trunk, tolerance, 6)
+    assert first["wrong"] == last["wrong"] == 0
+    assert first["branches"] < 20
+    assert last["branches"] < 20

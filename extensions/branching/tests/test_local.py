@@ -297,3 +297,13 @@ def test_what_is_written_is_what_was_found(one: Path, run: Callable[..., tuple[i
     curve = pd.read_csv(folder / "curve-adamw.csv")
     assert curve["critical_batch_size"].tolist() == pytest.approx(table["local_critical_batch_size"].tolist())
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"local_curve.png", "local_losses.png"}
+
+
+def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(160_000,), diverged=lambda factor: factor >= 8, noise=0.0005)
+    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    by_factor = {at.factor: at for at in each.factors}
+    assert (by_factor[8.0].standing, by_factor[8.0].diverged, by_factor[8.0].loss) == ("worse", 4, None)
+    assert by_factor[4.0].standing == "equal"
+    low, high = each.factor.interval
+    assert 4.0 <= low < high <= 8.0

@@ -12,7 +12,7 @@ from analysis.config import AnalysisConfig
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult, TrialStatus
-from cbs.trial.store import Store
+from cbs.trial.store import Store, find_sweeps
 from extensions.merge import merging
 from extensions.merge.merging import merge
 from sweeps.folder.lock import Lock
@@ -191,3 +191,16 @@ def test_what_cannot_be_merged(tmp_path: Path, sources: list[str], output: str, 
     (tmp_path / "full" / "x").touch()
     with pytest.raises((ConfigError, ResultsError), match=said):
         merge([tmp_path / source for source in sources], tmp_path / output)
+
+
+def test_a_merge_that_is_killed_leaves_no_folder(
+    tmp_path: Path, whole: list[TrialResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [folder(tmp_path / "r" / "a", whole[:3]), folder(tmp_path / "r" / "b", whole[3:5])]
+    monkeypatch.setattr(merging, "_checkpoints", lambda *parts: os._exit(9))
+    child = os.fork()
+    if child == 0:
+        merge([store.root for store in stores], tmp_path / "r" / "c")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not (tmp_path / "r" / "c").exists()
+    assert [store.root.name for store in find_sweeps(tmp_path / "r")] == ["a", "b"]

@@ -6,6 +6,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cbs.errors import DataError
@@ -49,3 +51,12 @@ def test_sparse_files_of_a_folder_and_an_archive(tmp_path: Path) -> None:
     for path in (tmp_path / "train-images-idx3-ubyte", tmp_path / "all.tar"):
         with pytest.raises(DataError, match=r"ubyte: .*it would take"):
             read(open_tree(path), "train-images-idx3-ubyte", tmp_path)
+
+
+def test_a_table_of_few_bytes_and_many_labels(tmp_path: Path) -> None:
+    rows = SIZE // 16
+    image = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([b"a"]))
+    pq.write_table(pa.table({"image": image, "label": [0] * rows}), tmp_path / "train.parquet")
+    assert (tmp_path / "train.parquet").stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"train\.parquet: .*it would take"):
+        load_images(str(tmp_path), str(tmp_path))

@@ -1,16 +1,24 @@
 """The report page: well-formed and complete, nothing loaded, hostile names are text, and it works in a browser."""
 
+import html
 import json
+import os
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.formatting import B_CRIT, number
 from analysis.present.answers import definitions, doublings, points, summary
+from analysis.present.sentences import VERDICTS
 from cbs.errors import ResultsError
 from extensions.report.page import Page, report
 from tests.factories import Truth, sweep
@@ -239,3 +247,102 @@ def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")
     assert err.count("\n") == 1
+
+
+def test_every_verdict_is_explained() -> None:
+    assert set(VERDICTS) == set(Verdict)
+
+
+def browser() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    return os.environ.get("CHROME") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[object]:
+    program = browser()
+    if program is None:
+        pytest.skip("no chromium or google-chrome on PATH, nor in the environment variable CHROME")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        quiet = (
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--hide-scrollbars",
+        )  # fmt: skip
+        done = subprocess.run([program, *quiet, *arguments], capture_output=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+        console = [line for line in done.stderr.decode(errors="replace").splitlines() if ":CONSOLE" in line]
+        assert console == []
+        return done
+
+    return run
+
+
+MEASURE = """
+<script>
+const found = {};
+let left = document.querySelectorAll("iframe").length;
+for (const frame of document.querySelectorAll("iframe")) frame.onload = () => {
+  const page = frame.contentDocument, root = page.documentElement;
+  const box = element => { const b = element.getBoundingClientRect(); return [b.left, b.right, b.width, b.height]; };
+  found[frame.width] = {
+    scroll: root.scrollWidth,
+    inner: frame.contentWindow.innerWidth,
+    pictures: [...page.querySelectorAll("figure svg, figure img")].map(box),
+    boxes: [...page.querySelectorAll(".scroll, figure, pre, p, dl")].filter(e => e.offsetWidth).map(box),
+    text: [...page.querySelectorAll("figure svg text")].map(e => box(e)[3]),
+    unsaid: [...page.querySelectorAll(".scroll, .drawing")].filter(e => e.scrollWidth > e.clientWidth + 1)
+      .filter(e => !e.previousElementSibling?.matches(".hint") || !e.previousElementSibling.offsetHeight).map(
+        e => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby")),
+    loaded: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
+  };
+  if (--left == 0) document.querySelector("pre").textContent = JSON.stringify(found);
+};
+</script>
+"""
+
+
+def test_it_fits_narrow_and_wide_screens_and_loads_nothing(chromium, source: str, tmp_path: Path) -> None:
+    frames = "".join(
+        f'<iframe width="{width}" height="800" srcdoc="{html.escape(source)}"></iframe>' for width in (360, 1280)
+    )
+    wrapper = tmp_path / "wrapper.html"
+    wrapper.write_text(f"<!DOCTYPE html><pre></pre>{frames}{MEASURE}")
+    dom = chromium("--virtual-time-budget=20000", "--dump-dom", wrapper.as_uri()).stdout.decode()
+    found = json.loads(html.unescape(dom.partition("<pre>")[2].partition("</pre>")[0]))
+    assert set(found) == {"360", "1280"}
+    for width, seen in found.items():
+        assert seen["scroll"] <= seen["inner"] == int(width)
+        assert seen["loaded"] == []
+        assert seen["unsaid"] == []  # what is wider than the page says so above
+        assert len(seen["pictures"]) == 7
+        assert all(box[2] > 0 and box[3] > 0 for box in seen["pictures"])
+        # Half a pixel for rounding of the layout.
+        assert all(box[0] >= -0.5 and box[1] <= int(width) + 0.5 for box in seen["boxes"])
+        # Labels of 7 points on paper stay legible: 8 pixels is what browsers call small print.
+        assert np.median(seen["text"]) >= 8
+
+
+def test_it_prints(chromium, page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "page.pdf"
+    chromium("--no-pdf-header-footer", f"--print-to-pdf={file}", page.path.as_uri())
+    data = file.read_bytes()
+    assert data.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 20
+    assert b"/ToUnicode" in data
+    if shutil.which("pdftotext"):
+        text = subprocess.run(["pdftotext", "-layout", file, "-"], capture_output=True, text=True, check=True).stdout
+        for words in ("Critical batch size", "Verdicts", "Figure 1.", "batch size (sequences)", "cbs report results"):
+            assert words in text
+
+
+def test_it_is_seen(chromium, page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "page.png"
+    chromium("--window-size=1280,1600", f"--screenshot={file}", page.path.as_uri())
+    pixels = imread(file)[..., :3]
+    assert pixels.shape[:2] == (1600, 1280)
+    # Ink, and white margins on both sides.
+    assert 0.01 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
+    assert (pixels[:, :8] > 0.95).all()
+    assert (pixels[:, -8:] > 0.95).all()

@@ -178,3 +178,14 @@ def test_coverage() -> None:
     cases = [(index, 4 + index % 5, (0.0, 0.05, 0.2)[index % 3], (0.0, 0.1)[index % 2]) for index in range(60)]
     hits = np.array([holds(*case) for case in cases])
     assert hits.sum(axis=0).min() >= 52
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [4, 5, 6, 8])
+@pytest.mark.parametrize("beyond", [0.0, 0.1, 0.5])
+def test_coverage_of_many_laws(count: int, beyond: float) -> None:
+    """400 laws each, standard error 1.1 %: 92-98 %, two standard errors allowed; above, where four or five points that
+    happen to have no scatter cannot rule it out."""
+    hits = np.array([holds(1000 + index, count, beyond, 0.1 * (index % 2)) for index in range(400)]).mean(axis=0)
+    assert hits.min() >= 0.92 - 0.022
+    assert hits[0] <= (1.0 if count < 6 else 0.98 + 0.014)

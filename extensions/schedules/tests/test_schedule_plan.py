@@ -372,3 +372,24 @@ def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises:
         assert inside(outcome.examples_saved, saved)
         truths.append(saved)
     assert (np.mean(truths) > 0.1) == promises
+
+
+def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = {}
+    for lost in (0.0, 1.0):
+        monkeypatch.setattr("extensions.schedules.plan.outcome.LOST", lost)
+        (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
+        outcomes[lost] = plan.outcomes
+    for none, some in zip(outcomes[0.0][:-1], outcomes[1.0][:-1], strict=True):
+        (low, high), (lower, higher) = none.steps.interval, some.steps.interval
+        if none.recommended:  # eta/B stays as it is: nothing is forgotten, and nothing has to be
+            assert some.steps.value == pytest.approx(none.steps.value)
+        else:
+            assert (some.steps.value or 0.0) > (none.steps.value or 0.0)
+            assert higher - high > 1.5 * (lower - low)  # type: ignore[operator]
+    monkeypatch.setattr("extensions.schedules.plan.outcome.OFF", 0.0)
+    (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
+    (sure,) = (outcome.steps.interval for outcome in plan.outcomes if outcome.recommended)
+    (usual,) = (outcome.steps.interval for outcome in outcomes[1.0] if outcome.recommended)
+    assert usual[0] < 0.99 * sure[0]  # type: ignore[operator]
+    assert usual[1] > 1.005 * sure[1]  # type: ignore[operator]

@@ -12,7 +12,7 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from cbs.trial.target import Target
-from extensions.theory.temperature import temperature
+from extensions.theory.temperature import TemperaturePoint, law, temperature
 
 PLAIN = GeometryColumns(geometry="l2", signal="grad_sq_norm", noise="noise_trace", exponent=1, symbol="B")
 STEPS = 400
@@ -91,3 +91,22 @@ def test_it_is_told_as_tables_and_a_figure(
     line = picture.table[picture.table["kind"] == "inverse"]
     slope = np.diff(np.log(line["noise_scale"].astype(float))) / np.diff(np.log(line["temperature"].astype(float)))
     assert slope == pytest.approx(-1.0)
+
+
+def test_the_interval_of_a_slope_is_that_of_students_t() -> None:
+    values = [1.0, 2.3, 3.6, 8.9]
+    points = [
+        TemperaturePoint(
+            value=value, interval=(None, None), sweep="s", workload="w", optimizer="o", lr=lr, batch_size=1, seeds=1
+        )
+        for value, lr in zip(values, (1.0, 2.0, 4.0, 8.0), strict=True)
+    ]
+    fitted = law(points, 0.95)
+    from scipy import stats
+
+    line = stats.linregress(np.log([1.0, 2.0, 4.0, 8.0]), np.log(values))
+    half = line.stderr * stats.t.ppf(0.975, 2)
+    assert fitted.lr.value == pytest.approx(line.slope)
+    assert fitted.lr.interval == pytest.approx((line.slope - half, line.slope + half))
+    two = law(points[:2], 0.95)
+    assert two.lr.interval == (None, None)  # no residual is left

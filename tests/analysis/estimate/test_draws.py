@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis.estimate import draws, prior, seeds
 from analysis.estimate.definitions.least_product import least_product
@@ -266,3 +268,68 @@ def test_drawn_errors_scatter_as_the_means_do(place: int) -> None:
     errors = models.errors(chosen, 3, np.random.default_rng(1))
     expected = models.covariances[place]
     np.testing.assert_allclose(np.cov(errors.T), expected, atol=0.03 * expected.max())
+
+
+def test_what_was_measured_exactly_is_passed_by_every_draw() -> None:
+    found = exact(hyperbola)
+    np.testing.assert_allclose(found.drawn(SIZES), np.broadcast_to(hyperbola(), (400, len(SIZES))), atol=0.01)
+    np.testing.assert_allclose(found.log_steps, hyperbola(), atol=1e-9)
+    assert found.residual_rms < 1e-3
+    assert np.median(found.law.critical) == pytest.approx(CRITICAL, rel=0.05)
+    assert np.median(found.law.min_steps) == pytest.approx(175, rel=0.05)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.01, 100.0), st.floats(0.05, 50.0), st.integers(0, 5))
+def test_another_unit_of_steps_or_examples_moves_the_answer_along(steps: float, examples: float, seed: int) -> None:
+    """Up to single draws that stand for another part of the mixture by rounding."""
+    values = noisy(np.random.default_rng(seed), 0.05)
+    usual, other = of(values), of(values + math.log(steps), sizes=SIZES * examples)
+    for rank, tolerance in ((0.025, 0.04), (0.5, 0.01), (0.975, 0.04)):
+        ends = [np.quantile(least_product(each), rank) for each in (other, usual)]
+        assert ends[0] / examples == pytest.approx(ends[1], rel=tolerance)
+    np.testing.assert_allclose(other.estimate(SIZES * examples) - math.log(steps), usual.estimate(SIZES), atol=5e-3)
+
+
+def test_the_order_of_the_seeds_does_not_matter() -> None:
+    values = noisy(np.random.default_rng(0), 0.05, common=0.03)
+    np.testing.assert_allclose(of(values[:, [2, 0, 1]]).curves, of(values).curves, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_one_others() -> None:
+    values = noisy(np.random.default_rng(0), 0.05)
+    np.testing.assert_array_equal(of(values).curves, of(values).curves)
+    other = of(values, seed=1)
+    assert not np.array_equal(of(values).curves, other.curves)
+    assert np.median(least_product(other)) == pytest.approx(np.median(least_product(of(values))), rel=0.1)
+
+
+def test_what_a_seed_has_everywhere_moves_the_level_alone() -> None:
+    """5 seeds, 4 % of their own, with .1 in common and without; as strangers they would be 2.7 times as wide."""
+    rng = np.random.default_rng(0)
+    plain = [half_width(of(noisy(rng, 0.04, 5))) for _ in range(12)]
+    common = [half_width(of(noisy(rng, 0.04, 5, 0.1))) for _ in range(12)]
+    assert np.median(common) < 1.25 * np.median(plain)
+    assert of(noisy(rng, 0.04, 5, 0.1)).shared > 0.7
+
+
+def test_strangers_cost_nothing_to_be_taken_for_possible_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Than if it were known that seeds share nothing: no tenth wider."""
+    tables = [noisy(np.random.default_rng(seed), 0.06) for seed in range(20)]
+    paired = np.array([half_width(of(values)) for values in tables])
+    monkeypatch.setattr(seeds, "SHARES", ())
+    alone = np.array([half_width(of(values)) for values in tables])
+    assert of(tables[0]).shared == 0.0
+    assert np.exp(np.mean(np.log(paired / alone))) < 1.1
+
+
+def test_two_batch_sizes_and_one_seed_are_a_wide_answer_not_an_error() -> None:
+    found = of(noisy(np.random.default_rng(0), 0.05, 1)[[1, 6]], sizes=SIZES[[1, 6]])
+    assert (found.freedom, found.shared, found.seeds.tolist()) == (0, 0.0, [1.0, 1.0])
+    assert half_width(found) > 0.5
+
+
+def test_the_hyperbola_allows_nothing_else() -> None:
+    found = of(noisy(np.random.default_rng(0), 0.05, curve=hyperbola(exponent=0.7)), law=StepsPrior(hyperbola=True))
+    np.testing.assert_allclose(found.law.exponent, 1.0, rtol=1e-4)
+    np.testing.assert_allclose(found.law.log_steps(SIZES), found.drawn(SIZES), atol=0.02)

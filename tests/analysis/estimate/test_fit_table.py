@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -376,3 +378,12 @@ def test_steps_that_never_fall_may_be_epochs(steps: list[float], told: int) -> N
     table = pd.DataFrame({"batch_size": [32, 64, 128, 256], "steps": steps})
     notes = [note for note in fit_table(table, QUICK).notes if "epochs" in note]
     assert [("steps*N/batch_size" in note, "--examples-per-epoch N" in note) for note in notes] == [(True, True)] * told
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(1.0, 1e6), st.floats(16.0, 256.0), st.integers(0, 2))
+def test_exact_curves_come_back(min_steps: float, critical: float, fewer: int) -> None:
+    frame = pd.read_csv(io.StringIO(curve(min_steps, min_steps * critical, (4, *SIZES, 1024)[fewer:])))
+    (answer,) = fit_table(frame, QUICK).answers
+    assert answer.hyperbola.min_steps.value == pytest.approx(min_steps, rel=CLOSE)
+    assert answer.critical_batch_size == pytest.approx(critical, rel=2 * CLOSE)

@@ -226,3 +226,22 @@ def test_an_end_that_is_open_in_one_is_open_in_the_ratio(
     found = given.over(Quantity(critical, interval))
     assert found.value == pytest.approx(0.75)
     assert tuple(end is not None for end in found.interval) == ends
+
+
+def test_ratio_of_means_not_mean_of_ratios() -> None:
+    square = np.array([1.0, 3.0, 1.0, 3.0] * 25)
+    trace = np.array([10.0, 10.0, 30.0, 30.0] * 25)
+    assert pooled_ratio([np.stack([square, trace])]).value == pytest.approx(20.0 / 2.0)
+    assert np.mean(trace / square) != pytest.approx(10.0)
+
+
+def test_the_ratio_covers() -> None:
+    """1000 draws of two independent normal logarithms: at 95 % the chance of fewer than 929 hits is 0.002."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for own, other in np.exp(rng.standard_normal((1000, 2)) * [0.3, 0.15]):
+        half, quarter = math.exp(1.96 * 0.3), math.exp(1.96 * 0.15)
+        critical = Quantity(other, (other / quarter, other * quarter))
+        low, high = NoiseScale(own, (own / half, own * half)).over(critical).interval
+        hits += low <= 1.0 <= high
+    assert 929 <= hits <= 968

@@ -133,3 +133,18 @@ def test_the_largest_within_is_the_last_place_on_straight_lines() -> None:
     curves = np.array([[1.0, 0.0, 1.0, 3.0], [0.0, 0.5, 0.2, 0.1], [0.0, 2.0, 0.0, 4.0], [3.0, 2.0, 1.0, 0.0]])
     assert largest_within(places, curves, 1.0).tolist() == [2.0, math.inf, 2.25, math.inf]
     assert largest_within(places, curves[:1], 0.5).tolist() == [1.5]
+
+
+def test_a_best_rate_at_the_edge_is_a_bound() -> None:
+    logs = np.arange(4.0)
+    tables = [1 + (logs - n)[:, None] ** 2 + 0.01 * np.arange(3) for n in range(4)]
+    assert answered(tables, np.exp(logs)).edges.tolist() == [True, False, False, True]
+    assert not answered([table[:1] for table in tables], np.ones(1)).edges.any()
+
+
+def test_the_curve_passes_between_two_sizes_as_well_as_through_them() -> None:
+    tables = [(2 + max(0, n - 3) * 0.1 + 0.001 * np.array([-1.0, 1, 0]))[None] for n in range(8)]
+    found = answered(tables, np.ones(1))
+    np.testing.assert_allclose(found.at(np.log(found.sizes)), found.drawn)
+    between = found.at(np.log([2**3.5]))[:, 0]
+    assert between.std() > 2 * found.drawn[:, 3].std()  # where it begins to rise is not known

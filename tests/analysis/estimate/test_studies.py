@@ -143,3 +143,10 @@ def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
     assert all(point(entry).reached for entry in reached)
     harder = compared(tmp_path, dataclasses.replace(TARGET, value=value - 0.02))
     assert not all(point(entry).reached for entry in harder)
+
+
+def test_crossings_on_disk_are_the_true_steps(tmp_path: Path) -> None:
+    truth = Truth(lr_at_1=1e-3, lr_power=0.0)
+    sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 32), lrs=(5e-4, 1e-3, 2e-3))
+    found = [point(study).steps_to_target for study in compared(tmp_path)]
+    assert found == pytest.approx([175 + 7381 / 4, 175 + 7381 / 32])

@@ -248,3 +248,10 @@ def test_a_spread_that_cannot_be_is_refused(cells: str, words: str, tmp_path: Pa
     path.write_text(f"batch_size,seconds_per_step,seconds_low,seconds_high,repetitions\n{cells}\n")
     with pytest.raises(DataError, match=words):
         read_throughput(path)
+
+
+def test_intervals_of_step_times_hold_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    rows = [timed(rng, "a", noise=0.2) for _ in range(4000)]
+    inside = np.mean([row.interval[0] <= 0.1 <= row.interval[1] for row in rows])
+    assert inside == pytest.approx(0.95, abs=0.01)

@@ -138,3 +138,105 @@ def test_sparse_gradients_are_an_error() -> None:
             model(torch.arange(4)).sum().backward()
         with pytest.raises(ConfigError, match="sparse=False"):
             probe.step()
+
+
+def test_sides_are_the_norms_they_say() -> None:
+    model = Linear(10)
+    probe = Probe(model, source="accumulation")
+    examples = torch.randn(7, 10, generator=seeding.generator(0, "test"))
+    step = observe(probe, model, examples, [4, 3])
+    assert step.sizes.small == 3.5
+    assert step.sizes.big == 7
+    small = sum(len(part) / 7 * part.mean(0).square() for part in examples.split([4, 3])).split(5)
+    big = examples.mean(0).square().split(5)
+    for index in range(2):
+        at_small = step.signal[index] + step.noise[index] / step.sizes.small
+        at_big = step.signal[index] + step.noise[index] / step.sizes.big
+        assert at_small.item() == pytest.approx(small[index].sum().item(), rel=1e-5)
+        assert at_big.item() == pytest.approx(big[index].sum().item(), rel=1e-5)
+
+
+def test_equal_examples_have_no_noise() -> None:
+    model = Linear(4)
+    step = observe(Probe(model, source="accumulation"), model, torch.full((6, 4), 0.5), [3, 3])
+    assert step.signal.sum().item() == pytest.approx(1.0)
+    assert step.noise.sum().item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_step_forgets_the_one_before() -> None:
+    model = Linear(4)
+    probe = Probe(model, source="accumulation")
+    examples = torch.randn(6, 4, generator=seeding.generator(1, "test"))
+    first = observe(probe, model, examples, [2, 4])
+    observe(probe, model, 3 * examples, [3, 3])
+    again = observe(probe, model, examples, [2, 4])
+    assert torch.equal(again.signal, first.signal)
+    assert torch.equal(again.noise, first.noise)
+
+
+def test_evaluation_in_between_is_not_counted() -> None:
+    model = Linear(4)
+    probe = Probe(model, source="accumulation")
+    examples = torch.randn(6, 4, generator=seeding.generator(2, "test"))
+    first = observe(probe, model, examples, [3, 3])
+    model.zero_grad()
+    for part in examples.split(3):
+        (model(part).sum() / 6).backward()
+        with torch.no_grad():
+            model(torch.ones(100, 4))
+    probe.step()
+    model.zero_grad()
+    again = observe(probe, model, examples, [3, 3])
+    assert again.sizes == first.sizes
+    assert torch.equal(again.noise, first.noise)
+
+
+def test_detaching_leaves_the_model_as_it_was() -> None:
+    model = Linear(4)
+    with Probe(model, source="accumulation") as probe:
+        pass
+    model(torch.ones(3, 4)).sum().backward()
+    with pytest.raises(ConfigError, match="no backward pass"):
+        probe.step()
+    assert not model._forward_pre_hooks
+    assert not model.first._backward_hooks
+
+
+def test_two_forward_passes_before_one_backward_pass() -> None:
+    def step(probe: Probe, model: nn.Module) -> Moments | None:
+        model.zero_grad()
+        for part in torch.ones(8, 4).chunk(2):
+            (sum(model(half).sum() for half in part.chunk(2)) / 8).backward()
+        moments = probe.step()
+        return moments and moments["l2"]
+
+    model = Linear(4)
+    with (
+        Probe(model, source="accumulation") as probe,
+        pytest.raises(ConfigError, match=r"two forward passes under one.*count=.*torch.no_grad"),
+    ):
+        step(probe, model)
+    with Probe(model, source="accumulation", count=lambda args, kwargs: 4) as probe:
+        assert step(probe, model).sizes.big == 8
+
+
+def test_an_output_with_other_rows_than_the_first_argument() -> None:
+    class Second(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 2)
+
+        def forward(self, table: Tensor, x: Tensor) -> Tensor:
+            return self.inner(x + table.sum())
+
+    model = Second()
+    for count, said in (({}, r"has 6 rows, but its output 4: pass count="), ({"count": lambda args, kwargs: 4}, "")):
+        with Probe(model, source="accumulation", **count) as probe:
+            model.zero_grad()
+            for _ in range(2):
+                model(torch.ones(6, 1), torch.ones(4, 4)).sum().backward()
+            if said:
+                with pytest.raises(ConfigError, match=said):
+                    probe.step()
+            else:
+                assert probe.step()["l2"].sizes.big == 8

@@ -100,3 +100,23 @@ def test_batch_normalisation_is_refused(kind: type[nn.Module]) -> None:
     with pytest.raises(ConfigError, match=rf"module '1.0' \({kind.__name__}\) mixes the examples.*'accumulation'"):
         watch(model)
     assert "forward" not in vars(model[0])
+
+
+def test_a_layer_called_outside_the_forward_pass_is_an_error() -> None:
+    model = gpt()
+    watcher = watch(model)
+    model.norm(torch.randn(3, 8).double()).sum().backward()
+    with pytest.raises(ConfigError, match="without a forward pass through it; pass the module"):
+        watcher.collect()
+    losses(model, batch()).sum().backward()
+    model.norm(torch.randn(3, 8).double()).sum().backward()
+    with pytest.raises(ConfigError, match="a layer called by itself"):
+        watcher.collect()
+
+
+def test_a_transform_of_torch_func_is_an_error() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    watcher = watch(model)
+    torch.func.vmap(model)(torch.ones(5, 2, 3))
+    with pytest.raises(ConfigError, match=r"called under a transform of torch\.func"):
+        watcher.collect()

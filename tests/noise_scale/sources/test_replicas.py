@@ -7,13 +7,15 @@ from torch import nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.sources import SOURCES
-from tests.noise_scale.distributed_worker import SIZES
+from tests.noise_scale.distributed_worker import SIZES, batch
 from tests.noise_scale.one_process import EVEN, check, group_gradients, means
 
 DDP = {
     "ddp": (1, EVEN),
     "ddp, two micro-batches": (2, EVEN),
     "ddp, two micro-batches, synchronised twice": (2, EVEN),
+    "ddp, bucket views": (2, EVEN),
+    "ddp, static graph": (1, EVEN),
     "ddp, unequal ranks": (2, SIZES),
     "ddp, accumulation": (1, EVEN),
     "ddp, accumulation, two micro-batches": (2, EVEN),
@@ -54,6 +56,27 @@ def test_a_parameter_that_some_ranks_do_not_use_has_zero_gradient_there(ranks: l
     gradients = group_gradients(len(ranks), 1, EVEN, branches={0})
     for rank in range(len(ranks)):
         check(ranks[rank]["ddp, unused parameters"], gradients, 1, [4] * len(ranks))
+
+
+def test_entries_of_a_weight_in_another_memory_order_stay_in_place(ranks: list[dict]) -> None:
+    found = ranks[0]["ddp, transposed"]
+    model = found["model"]
+    assert not model.weight.is_contiguous()
+    gradients = []
+    for rank in range(len(ranks)):
+        inputs, targets = batch(rank, 0, 4)
+        gradients.append(list(torch.autograd.grad((model(inputs) - targets).square().mean(), model.parameters())))
+    check(found, gradients, 1, [4] * len(ranks))
+
+
+def test_a_process_group_of_some_ranks(four_ranks: list[dict]) -> None:
+    members = 3
+    gradients = group_gradients(members, 2, EVEN)
+    for rank in range(members):
+        found = four_ranks[rank]["ddp, some ranks"]
+        check(found, gradients, 2, [4] * members)
+        torch.testing.assert_close(found["gradients"], found["plain"], rtol=0, atol=0)
+    assert four_ranks[3]["ddp, some ranks"] is None
 
 
 def test_mixed_precision_of_fsdp2(ranks: list[dict]) -> None:

@@ -1,3 +1,6 @@
+import copy
+import io
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -184,3 +187,142 @@ def test_noise_of_a_linear_model_is_the_variance_of_its_inputs() -> None:
     # The gradient of an example is its input, so both moments are those of a sample of vectors.
     assert abs(moments.noise.item() - x.var(0).sum().item()) < 1e-12
     assert abs(moments.signal.item() - (x.mean(0).square().sum() - x.var(0).sum() / 64).item()) < 1e-12
+
+
+def test_parameters_in_bfloat16() -> None:
+    model, plain = gpt(torch.bfloat16), gpt(torch.bfloat16)
+    watcher = watch(model)
+    losses(model, batch(6)).sum().backward()
+    losses(plain, batch(6)).sum().backward()
+    rounding = 10 * torch.finfo(torch.bfloat16).eps
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert mine.grad.dtype is torch.bfloat16
+        assert_near(mine.grad, other.grad, rounding)
+    assert_close(norms(watcher.collect()), slow_norms(plain, batch(6), neighbours(6, 2)), 2 * rounding)
+
+
+@pytest.mark.slow
+def test_layers_called_from_compiled_code_are_an_error() -> None:
+    torch._dynamo.reset()
+    model, plain = gpt(), gpt()
+    watcher = watch(model)
+    losses(torch.compile(model, backend="eager"), batch()).sum().backward()
+    losses(plain, batch()).sum().backward()
+    with pytest.raises(ConfigError, match=r"compiled code calls the model.*; use the source 'accumulation'"):
+        watcher.collect()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert_near(mine.grad, other.grad, 1e-12)
+
+
+def test_no_more_groups_than_examples() -> None:
+    model = gpt()
+    watcher = watch(model, groups=5)
+    losses(model, batch(3)).sum().backward()
+    small = watcher.collect()
+    assert small.sizes == Sizes(small=1.0, big=3, groups=3)
+
+
+def test_one_example_is_one_group() -> None:
+    model = gpt()
+    watcher = watch(model)
+    losses(model, batch(1)).sum().backward()
+    assert watcher.collect().sizes.groups == 1
+
+
+def test_two_forward_passes_of_the_same_examples() -> None:
+    def of(model: nn.Module) -> Tensor:
+        return losses(model, batch(4)) * losses(model, batch(4).flip(1))
+
+    model, plain = gpt(), gpt()
+    watcher = watch(model, count=lambda args, kwargs: 4)
+    of(model).sum().backward()
+    small = watcher.collect()
+    assert_close(norms(small), slow_norms(plain, batch(4), neighbours(4, 2), of), 1e-6)
+    assert (small.sizes.groups, small.sizes.big) == (2, 4)
+
+
+def test_passes_without_gradients_leave_no_trace() -> None:
+    model = gpt()
+    watcher = watch(model)
+    with torch.no_grad():
+        quiet = losses(model, batch())
+    losses(model, batch(5))
+    assert watcher.collect() is None
+    losses(model, batch(4)).sum().backward()
+    assert watcher.collect().sizes.big == 4
+    watcher.detach()
+    assert torch.equal(quiet, losses(model, batch()))
+
+
+def test_backward_within_autocast_keeps_single_precision_where_the_forward_pass_did() -> None:
+    model, plain = nn.LayerNorm(4), nn.LayerNorm(4)
+    watcher = watch(model)
+    x = torch.randn(6, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x).square().sum().backward()
+    wanted = slow_norms(plain, x, neighbours(6, 2), lambda model: model(x).square().sum((1, 2)))
+    assert_close(norms(watcher.collect()), wanted, 1e-5)
+
+
+def test_copies_and_checkpoints_of_a_watched_model_are_not_watched() -> None:
+    model = gpt()
+    keys = list(model.state_dict())
+    watcher = watch(model)
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copies = [
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        torch.load(file, weights_only=False),
+    ]
+    wanted = losses(model, batch()).detach()
+    for other in copies:
+        assert torch.equal(losses(other, batch()), wanted)
+        with torch.no_grad():
+            other.tokens.weight.zero_()
+            other.blocks[0].mlp_in.weight.zero_()
+        changed = losses(other, batch())
+        assert not torch.allclose(changed, wanted)
+        changed.sum().backward()
+        assert other.blocks[0].mlp_in.weight.grad is not None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert watcher.collect() is None
+
+
+def test_detaching_leaves_the_model_as_it_was() -> None:
+    model = gpt()
+
+    def patched(ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, model.tokens.weight)
+
+    before = [dict(vars(module)) for module in model.modules()]
+    watcher = watch(model)
+    watcher.detach()
+    assert [dict(vars(module)) for module in model.modules()] == before
+    model.tokens.forward = patched
+    watch(model).detach()
+    assert model.tokens.forward is patched
+    losses(model, batch()).sum().backward()
+
+
+def test_several_sources_do_not_see_each_other() -> None:
+    model = gpt()
+    alone = {}
+    for source in ("split", "per_example", "accumulation"):
+        watcher = watch(model, source)
+        losses(model, batch()).sum().backward()
+        alone[source] = norms(watcher.collect())
+        watcher.detach()
+    together = {source: watch(model, source) for source in alone}
+    losses(model, batch()).sum().backward()
+    for source, watcher in together.items():
+        torch.testing.assert_close(norms(watcher.collect()), alone[source], rtol=RTOL, atol=0)
+
+
+def test_activations_that_change_in_place() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 8, 8).double()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2)).double()
+    assert_exact(model, lambda model: model(x).square().sum(1), source="split", groups=4, rtol=RTOL)

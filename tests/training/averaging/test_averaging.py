@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
@@ -234,3 +235,70 @@ def test_bad_options_of_lawa_are_one_clear_line(options: dict[str, Any]) -> None
     with pytest.raises(ConfigError, match="whole number of at least 1") as caught:
         LAWA(nn.Linear(1, 1), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_other_optimizers_are_left_alone() -> None:
+    with averaged_weights(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)):
+        pass
+
+
+def test_a_frozen_weight_is_no_part_of_a_point() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert [value.shape for value in EMA(model, decay=0.9).points[0]] == [(2, 3)]
+
+
+def test_equals_the_closed_form_in_expectation() -> None:
+    """Within 4 standard errors at steps far apart; the weights themselves are elsewhere."""
+    decay = 0.95
+    averaging, at = Choice(name="ema", options={"decay": decay}), [0, 5, 20, 60, STEPS]
+
+    def ratios(choice: Choice | None, seeds: int) -> np.ndarray:
+        return np.stack([(values(trial(choice, seed=seed)) / expected(decay, seed=seed))[at] for seed in range(seeds)])
+
+    found = ratios(averaging, 8)
+    error = found.std(axis=0, ddof=1) / 8**0.5
+    assert error.max() < 0.01
+    assert (np.abs(found.mean(axis=0) - 1.0) < 4 * error + 1e-5).all()
+    assert np.abs(ratios(None, 2).mean(axis=0) - 1.0).max() > 0.1
+
+
+def test_training_goes_on_at_its_own_weights() -> None:
+    averaged, plain = trial(Choice(name="ema", options={"decay": 0.9})), trial(None)
+    np.testing.assert_array_equal(averaged.steps["train_loss"], plain.steps["train_loss"])
+    assert values(averaged)[0] == values(plain)[0]
+    assert (values(averaged)[1:] != values(plain)[1:]).all()
+
+
+def test_equals_torchs_averaged_model() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    average = EMA(model, decay=0.7)
+    twin = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7))
+    twin.update_parameters(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 6):
+        optimizer.zero_grad()
+        model(torch.randn(5, 3)).square().sum().backward()
+        optimizer.step()
+        average.update(step, 1)
+        twin.update_parameters(model)
+    with average.in_place():
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_checkpoints_are_as_far_apart_at_every_batch_size() -> None:
+    # At 3 examples a step, 8, 16 and 24 examples are passed in steps 3, 6 and 8.
+    assert averages(3, 8, checkpoints=1, every_examples=8) == [1, 2, 3, 3, 3, 6, 6, 8]
+    assert averages(16, 4, checkpoints=2, every_examples=8) == [1, 1.5, 2.5, 3.5]
+
+
+def test_a_checkpoint_is_a_copy() -> None:
+    model = nn.Linear(2, 2)
+    average = LAWA(model, checkpoints=2, every_examples=1)
+    average.update(1, 1)
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    with average.in_place():
+        assert torch.equal(model.weight, before)

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.read.importers import import_runs
+from analysis.read.importers import folder, import_runs
 from analysis.read.results import load
 from cbs.errors import CbsError, DataError, ResultsError
 from cbs.trial.store import Store
@@ -114,3 +114,23 @@ def test_a_source_of_no_or_two_formats_is_one_line(tmp_path: Path, prepare: Any,
     with pytest.raises(CbsError, match=words) as caught:
         import_runs([path], tmp_path / "out", settings())
     assert "\n" not in str(caught.value)
+
+
+def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException): ...
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    first, more = source(tmp_path, curves=slice(0, 3)), source(tmp_path, "more.csv", slice(3, None))
+    top = tmp_path / "results"
+    import_runs([first], top / "out", settings())
+    monkeypatch.setattr(Store, "save", killed)
+    monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(Killed):
+        import_runs([more], top / "out", settings(), add=True)
+    monkeypatch.undo()
+    assert len(list(top.iterdir())) == 2
+    assert len(load(top).trials) == 3
+    import_runs([more], top / "out", settings(), add=True)
+    assert [path.name for path in top.iterdir()] == ["out"]

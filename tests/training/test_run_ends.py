@@ -1,0 +1,136 @@
+"""How a run begins and ends: before its first step, on all ranks, by a failure after a loss that is not finite."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.compute import seeding
+from cbs.training.ranks import Ranks
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.workloads import build_workload
+from tests.factories import quadratic
+
+CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=12, seed=5, max_steps=400)
+
+
+def config_with(**changes: Any) -> TrialConfig:
+    return dataclasses.replace(CONFIG, **changes)
+
+
+class Spy:
+    """A workload that keeps every batch it hands out and every model it builds."""
+
+    def __init__(self) -> None:
+        self.inner = build_workload(CONFIG.workload)
+        self.batches: list[Tensor] = []
+        self.models: list[nn.Module] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def build_model(self) -> nn.Module:
+        self.models.append(self.inner.build_model())
+        self.initial = self.models[-1].theta.detach().clone()
+        return self.models[-1]
+
+    def training_stream(self, generator: torch.Generator) -> "Spy":
+        self.stream = self.inner.training_stream(generator)
+        return self
+
+    def next(self, examples: int) -> Tensor:
+        self.batches.append(self.stream.next(examples))
+        return self.batches[-1]
+
+
+class Exploding(Spy):
+    """The training loss is not a number in one step."""
+
+    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        losses = self.inner.example_losses(model, batch)
+        return losses * math.nan if len(self.batches) == 30 else losses
+
+
+def test_reached_before_the_first_step() -> None:
+    result = run_trial(config_with(target=dataclasses.replace(CONFIG.target, value=1e6)))
+    assert result.status is TrialStatus.REACHED
+    assert result.steps_to_target == 0.0
+    assert "before the first step" in result.message
+    assert len(result.steps["step"]) == 0
+
+
+class Strict(torch.optim.SGD):
+    """Refuses what is no number."""
+
+    def step(self, closure: Any = None) -> Any:
+        if self.param_groups[0]["params"][0].grad.isnan().any():
+            raise ArithmeticError("no number")
+        return super().step(closure)
+
+
+def test_a_step_that_fails_after_a_loss_that_is_not_finite_is_divergence() -> None:
+    workload = Exploding()
+    result = run_trial(config_with(optimizer=Choice(name=f"{__name__}:Strict")), workload=workload)
+    assert result.status is TrialStatus.DIVERGED
+    assert result.message == "training loss is not finite at step 30; step 30 raised ArithmeticError: no number"
+    assert len(result.steps["step"]) == len(workload.batches) == 30
+
+
+class Refusing(Spy):
+    """Its metric cannot be measured from the tenth step on."""
+
+    value = math.nan
+
+    def validate(self, model: nn.Module) -> float:
+        if len(self.batches) < 10:
+            return self.inner.validate(model)
+        model.theta.data.fill_(self.value)
+        raise ValueError("Input contains NaN.")
+
+
+def test_a_metric_that_refuses_weights_that_are_not_finite_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_trial(config_with(lr=1e-3), workload=Refusing())
+    assert result.status is TrialStatus.DIVERGED
+    assert "validation_loss is nan at step" in result.message
+    monkeypatch.setattr(Refusing, "value", 1.0)
+    with pytest.raises(ValueError, match="Input contains NaN"):
+        run_trial(config_with(lr=1e-3), workload=Refusing())
+
+
+def test_all_ranks_end_where_the_first_one_does() -> None:
+    class Second(Ranks):
+        asked = 0
+
+        def agreed(self, value: float, device: torch.device) -> float:
+            self.__class__.asked += isinstance(value, bool)
+            return self.asked == 5 if isinstance(value, bool) else 1e3
+
+    second = run_trial(CONFIG, monitor=lambda _: pytest.fail("only the first rank judges"), ranks=Second(rank=1))
+    assert (second.status, len(second.evaluations)) == (TrialStatus.PRUNED, 5)
+
+
+def test_train_loss_is_the_mean_since_the_last_evaluation() -> None:
+    result = run_trial(CONFIG)
+    assert math.isnan(result.evaluations[0].train_loss)
+    for before, after in zip(result.evaluations, result.evaluations[1:], strict=False):
+        assert after.train_loss == pytest.approx(result.steps["train_loss"][before.step : after.step].mean())
+
+
+def test_the_first_update_is_the_optimizers() -> None:
+    spy = Spy()
+    run_trial(config_with(max_steps=1, probe=None), workload=spy)
+    gradient = spy.models[0].curvature * spy.initial + spy.batches[0].mean(0)
+    torch.testing.assert_close(spy.models[0].theta.detach(), spy.initial - 0.05 * gradient)
+
+
+def test_streams_of_one_seed_are_independent() -> None:
+    draws = {
+        purpose: torch.randn(1000, generator=seeding.generator(0, purpose)) for purpose in ("init", "data", "training")
+    }
+    correlations = torch.corrcoef(torch.stack(list(draws.values()))) - torch.eye(3)
+    assert correlations.abs().max() < 4 / 1000**0.5
