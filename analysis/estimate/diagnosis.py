@@ -287,8 +287,10 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         yield Verdict.OFF_THE_CURVE, text
     if doubts.far_seeds:
         named = ", ".join(
-            f"seed {seed} at batch size {size} took {factor:.2g} times the steps of the other seeds"
-            for size, seed, factor in doubts.far_seeds
+            f"seed {seed} at batch size {size} "
+            + ("did not get there in" if missed else "took")
+            + f" {factor:.2g} times the steps of the other seeds"
+            for size, seed, factor, missed in doubts.far_seeds
         )
         yield (
             Verdict.FAR_SEED,

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from analysis.estimate.best_rate import AtBest
 from analysis.estimate.prior import STEP, Line, Slopes, StepsCurve, StepsPrior
-from analysis.estimate.seeds import SeedModels, seed_models
+from analysis.estimate.seeds import SeedModels, by_bounds, seed_models
 from analysis.quantities import Array
 
 BEYOND = 1.0  # How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end
@@ -29,6 +28,10 @@ BEYOND = 1.0  # How far beyond the measured batch sizes curves are drawn, in ln 
 _LEVEL = 50.0  # Standard deviation of the level in ln steps: any level is as likely as any other
 _LEAST = 1e-3  # Standard deviation of a condition that is always there: steps are never known better
 _NEGLIGIBLE = 1e-3  # Models of seeds and noise with less of the largest weight are left out
+
+# Draws of which one is kept where bounds choose among them: without more, a few would stand for all. The larger pool
+# serves where those of the smaller one that count are fewer than this share of what is kept.
+_POOLS, _ALIKE = (8, 32), 0.25
 
 
 class Break(NamedTuple):
@@ -164,11 +167,21 @@ def draw(
     slopes = prior.slopes(grid[:-1], x, models.means[most[0]], likeliest)
     mixture = _Mixture(slopes, x, models, extra)
     weights, model, sigma = mixture.weights(sigma, likelihood)
-    # systematic sampling: every draw stands for an equal share of the mixture
-    turns = (rng.permutation(count) + rng.uniform()) / count
-    chosen = np.minimum(np.searchsorted(np.cumsum(weights), turns), weights.size - 1)
-    kind, pair = np.unravel_index(chosen, weights.shape)
-    curves, parameters = mixture.draw(kind, model[pair], sigma[pair], grid, seed, rng)
+    bounded = any(np.isfinite([each.floors, each.ceilings]).any() for each in found)
+    for pool in _POOLS if bounded else (1,):
+        tried = pool * count
+        # systematic sampling: every draw stands for an equal share of the mixture
+        kind, pair = np.unravel_index(_sampled(weights.ravel(), rng.permutation(tried), rng), weights.shape)
+        own = sigma[pair]
+        curves, parameters = mixture.draw(kind, model[pair], own, grid, seed, rng)
+        if not bounded:
+            break
+        chances = by_bounds(at_sizes(grid, curves, np.exp(every)), own, found)
+        if chances.sum() ** 2 >= _ALIKE * count * (chances**2).sum():
+            break
+    if bounded:
+        rows = _sampled(chances / chances.sum(), np.arange(count), rng)
+        curves, parameters, own = curves[rows], parameters[rows], own[rows]
     x_0, exponent = parameters[:, 0], np.exp(parameters[:, -1])
     # the level of the law is such that it passes through the middle of the drawn curve
     middle = float(x.mean())
@@ -176,7 +189,7 @@ def draw(
     with np.errstate(invalid="ignore"):
         fall = np.logaddexp(0.0, -exponent * (middle - x_0))
     by_pair = weights.sum(axis=0)
-    result = Draws(
+    return Draws(
         batch_sizes=np.asarray(batch_sizes, dtype=float)[here],
         log_steps=by_pair @ models.means[model],
         log_sizes=grid,
@@ -184,7 +197,7 @@ def draw(
         curves=curves,
         law=StepsCurve(through - fall, x_0, exponent),
         deviation=float(np.sqrt(by_pair @ sigma**2)),
-        own=sigma[pair],
+        own=own,
         shared=float(by_pair @ models.shares[model]),
         freedom=models.freedom,
         seeds=np.isfinite(table[here]).sum(axis=1).astype(float),
@@ -193,7 +206,12 @@ def draw(
         covariance=np.einsum("p,pmn->mn", by_pair * sigma**2, models.covariances[model]) + extra,
         sudden=_sudden(slopes, weights.sum(axis=1), x),
     )
-    return _bounded(result, every, found, rng)
+
+
+def _sampled(weights: Array, turns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return indices that have each of these weights ``[K]`` as its share, in the order of ``turns``, a permutation."""
+    places = (turns + rng.uniform()) / len(turns)
+    return np.minimum(np.searchsorted(np.cumsum(weights), places), len(weights) - 1)
 
 
 def _sudden(slopes: Slopes, chances: Array, log_sizes: Array) -> Break | None:
@@ -370,24 +388,3 @@ def at_sizes(log_sizes: Array, curves: Array, batch_sizes: Array) -> Array:
     at = (np.log(np.asarray(batch_sizes, dtype=float)) - log_sizes[0]) / STEP
     before = np.clip(np.floor(at).astype(int), 0, len(log_sizes) - 2)
     return curves[:, before] + (at - before) * (curves[:, before + 1] - curves[:, before])
-
-
-def _bounded(draws: Draws, log_sizes: Array, found: Sequence[AtBest], rng: np.random.Generator) -> Draws:
-    """Return the draws chosen again by the probability of all bounds.
-
-    Of a run that did not get to the target only :math:`y > b` is known, which has the probability
-    :math:`\\Phi((f(x) - b)/\\sigma)`. Seeds count as strangers here.
-    """
-    log_probability = np.zeros(draws.count)
-    for at, each in zip(log_sizes, found, strict=True):
-        curve = draws.drawn(np.exp([at]))[:, 0]
-        for bounds, side in ((each.floors, 1.0), (each.ceilings, -1.0)):
-            for bound in bounds[np.isfinite(bounds)]:
-                log_probability += np.log(np.maximum(ndtr(side * (curve - bound) / draws.own), 1e-12))
-    if not log_probability.any():
-        return draws
-    weights = np.exp(log_probability - log_probability.max())
-    turns = (np.arange(draws.count) + rng.uniform()) / draws.count
-    rows = np.searchsorted(np.cumsum(weights / weights.sum()), turns)
-    chosen = draws.taken(np.minimum(rows, draws.count - 1))
-    return replace(chosen, mean=chosen.curves.mean(axis=0))

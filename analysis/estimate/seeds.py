@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
+from analysis.estimate.best_rate import AtBest
 from analysis.estimate.prior import matern
 from analysis.quantities import Array
 
@@ -28,6 +30,10 @@ SHARES = (0.3, 0.5, 0.7, 0.82, 0.9, 0.96)  # Shares of the variance that are tri
 LENGTHS = (1.5, 3.0, 6.0)
 
 _STRANGERS = 0.3  # Prior probability that the runs of a seed have nothing in common
+
+# Probability that a run misses the target, or is past it, for another reason than its noise. Without it a bound that
+# contradicts the other seeds would leave the few draws with the largest noise.
+_STRAY = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +154,19 @@ def _onward(level: Array, slope: Array, step: Array, new: Array) -> tuple[Array,
     tied = np.divide(cross, root, out=np.zeros_like(cross), where=root > 1e-9)
     own = np.sqrt(np.maximum(second - tied**2, 0.0))
     return moved + root * new[0], turned + tied * new[0] + own * new[1]
+
+
+def by_bounds(drawn: Array, own: Array, found: Sequence[AtBest]) -> Array:
+    """Return the probability of all bounds of conditions by the objective there that was ``drawn`` ``[R, M]``, relative
+    to the largest, shape ``[R]``, with the standard deviations ``own`` ``[R]`` of one run.
+
+    Of a run that did not get to the target only :math:`y > b` is known, which has the probability
+    :math:`\\Phi((f(x) - b)/\\sigma)`, unless something else kept it from there (:data:`_STRAY`). Seeds count as
+    strangers here.
+    """
+    logs = np.zeros(len(drawn))
+    for curve, each in zip(drawn.T, found, strict=True):
+        for bounds, side in ((each.floors, 1.0), (each.ceilings, -1.0)):
+            for bound in bounds[np.isfinite(bounds)]:
+                logs += np.log(_STRAY + (1 - _STRAY) * ndtr(side * (curve - bound) / own))
+    return np.exp(logs - logs.max())

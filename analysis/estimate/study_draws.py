@@ -32,11 +32,13 @@ HALF_A_WARMUP = 0.5
 
 
 class FarSeed(NamedTuple):
-    """A seed that took ``factor`` times the geometric mean of the other seeds' steps to target."""
+    """A seed that took ``factor`` times the geometric mean of the other seeds' steps to target, or, if ``missed``, did
+    not get there in as many."""
 
     batch_size: int
     seed: int
     factor: float
+    missed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,10 @@ def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "
         draws=draws,
         believed=tuple(each.believed for each in found),
         hyperbola=draw(sizes, found, config.resamples, config.seed, StepsPrior(hyperbola=True)),
-        far=tuple(FarSeed(sizes[at], int(studies[at].seeds[column]), factor) for at, (column, factor) in far.items()),
+        far=tuple(
+            FarSeed(sizes[at], int(studies[at].seeds[column]), factor, bool(np.isnan(found[at].values[column])))
+            for at, (column, factor) in far.items()
+        ),
         moved_by_prior=max(moved(found, StepsPrior(scale=scale)) for scale in (0.5, 2.0)),
         moved_by_warmup=0.0 if warm is None else moved(warm, StepsPrior()),
     )
@@ -99,9 +104,9 @@ def _middle(draws: Draws) -> float:
 
 
 def _without(found: AtBest, column: int) -> AtBest:
-    values = found.values.copy()
-    values[column] = np.nan
-    return replace(found, values=values)
+    values, floors = found.values.copy(), found.floors.copy()
+    values[column] = floors[column] = np.nan
+    return replace(found, values=values, floors=floors)
 
 
 def _without_warmup(found: Sequence[AtBest], studies: Sequence[Study]) -> list[AtBest] | None:
@@ -122,7 +127,8 @@ def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
     A seed at the best learning rate is far if its log steps lie far from the mean of at least two others. The distance
     is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far seeds cannot
     raise: the median over batch sizes of each one's own variance divided by the median of its chi-squared distribution,
-    at half the total degrees of freedom.
+    at half the total degrees of freedom. So is one that did not get to the target in that many steps; one other seed
+    that did is then enough, as no doubt is left which of them is the slow one.
     """
     logs = [each.values for each in found]
     several = [int(np.isfinite(row).sum()) for row in logs]
@@ -138,13 +144,18 @@ def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
     # beside a far seed the others look far as well, so only the farthest one is kept
     farthest: dict[int, tuple[int, float]] = {}
     for place, row in enumerate(logs):
-        for column in np.flatnonzero(np.isfinite(row)) if several[place] > FEWEST_SIBLINGS else ():
+        missed = np.isfinite(found[place].floors) & np.isnan(row)
+        ran = np.where(missed, found[place].floors, row)
+        for column in np.flatnonzero(np.isfinite(ran)):
             siblings = np.delete(row, column)
             siblings = siblings[np.isfinite(siblings)]
-            distance = float(row[column] - siblings.mean())
+            if len(siblings) < (1 if missed[column] else FEWEST_SIBLINGS):
+                continue
+            distance = float(ran[column] - siblings.mean())
             unit = deviation * math.sqrt(1.0 + 1.0 / len(siblings))
             tail = float(stdtr(freedom, -abs(distance) / unit)) if unit > 0 else 0.0
-            if abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
+            slower = distance > 0 or not missed[column]  # a run that was stopped early may be as fast as the others
+            if slower and abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
                 far_seed = int(column), math.exp(distance)
                 farthest[place] = max(far_seed, farthest.get(place, far_seed), key=lambda seed: abs(math.log(seed[1])))
     return farthest

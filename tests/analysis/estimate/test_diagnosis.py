@@ -200,10 +200,11 @@ def test_a_sudden_change_is_off_the_curve(sudden: Break, words: str) -> None:
 
 
 def test_a_far_seed_is_named_with_all_that_finds_it() -> None:
-    found, advice = verdict(far_seeds=[FarSeed(64, 2, 2.04), FarSeed(256, 0, 11.3)])
+    found, advice = verdict(far_seeds=[FarSeed(64, 2, 2.04), FarSeed(256, 0, 11.3), FarSeed(8, 1, 4.2, missed=True)])
     assert found == "one seed far from the others"
     assert "seed 2 at batch size 64 took 2 times the steps of the other seeds" in advice
     assert "seed 0 at batch size 256 took 11 times" in advice
+    assert "seed 1 at batch size 8 did not get there in 4.2 times the steps of the other seeds" in advice
 
 
 def test_one_seed_is_too_few_and_two_are_not() -> None:

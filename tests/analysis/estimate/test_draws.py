@@ -189,7 +189,28 @@ def test_a_floor_lifts_what_was_not_reached_and_a_ceiling_lowers_it() -> None:
     assert np.median(lifted) > np.median(free) + 0.03
     assert np.median(lowered) < np.median(free) - 0.03
     assert lifted.std() < free.std()
-    np.testing.assert_allclose(at_smallest(floors=truth - 1.0), free, atol=1e-6)
+    obeyed = at_smallest(floors=truth - 1.0)
+    np.testing.assert_allclose(np.quantile(obeyed, [0.1, 0.5, 0.9]), np.quantile(free, [0.1, 0.5, 0.9]), atol=0.03)
+
+
+@pytest.mark.parametrize("side", ["floors", "ceilings"])
+@pytest.mark.parametrize("apart", [0.15, 0.4, 2.0])
+def test_a_bound_that_contradicts_the_other_seeds_leaves_no_few_draws_for_all(side: str, apart: float) -> None:
+    values, truth = noisy(np.random.default_rng(0), 0.05), hyperbola()[3]
+    values[3, 0] = np.nan
+    bounds = np.full(values.shape, np.nan)
+    bounds[3, 0] = truth + (apart if side == "floors" else -apart)
+    found = draw(SIZES.tolist(), known(values, **{side: bounds}), 1000, 0)
+    assert len(np.unique(found.curves[:, 0])) > 950
+    free = np.log(np.quantile(least_product(of(values)), [0.025, 0.5, 0.975]))
+    np.testing.assert_allclose(np.log(np.quantile(least_product(found), [0.025, 0.5, 0.975])), free, atol=0.15)
+
+
+def test_bounds_that_few_draws_obey_choose_among_more() -> None:
+    values, bounds = noisy(np.random.default_rng(0), 0.05), np.full((len(SIZES), 3), np.nan)
+    for end in (0, 7):
+        values[end], bounds[end] = np.nan, hyperbola()[end] + 0.15
+    assert len(np.unique(draw(SIZES.tolist(), known(values, floors=bounds), 1000, 0).curves[:, 0])) > 170
 
 
 def test_a_batch_size_without_a_value_widens_the_grid_and_has_no_point() -> None:

@@ -63,8 +63,8 @@ class TestFarSeeds:
     @pytest.mark.parametrize("factor", [2.0, 0.5])
     def test_it_is_named_with_its_factor(self, factor: float) -> None:
         found = drawn(slowed(table(), (3, 1, factor)))
-        ((size, seed, by),) = found.far
-        assert (size, seed) == (16, 11)
+        ((size, seed, by, missed),) = found.far
+        assert (size, seed, missed) == (16, 11, False)
         assert by == pytest.approx(factor, rel=0.2)  # three seeds of 6 %
 
     def test_the_factor_is_that_over_the_geometric_mean_of_the_siblings(self) -> None:
@@ -87,6 +87,30 @@ class TestFarSeeds:
 
     def test_with_two_seeds_nobody_knows_which(self) -> None:
         assert far(slowed(table(seeds=2), (3, 1, 3.0))) == {}
+
+    @pytest.mark.parametrize(("factor", "named"), [(3.0, True), (1.3, False), (0.3, False)])
+    @pytest.mark.parametrize("seeds", [2, 3])
+    def test_one_that_did_not_get_there_in_far_more_steps_is_named(
+        self, seeds: int, factor: float, named: bool
+    ) -> None:
+        values = table(seeds=seeds)
+        floors = np.full(values.shape, np.nan)
+        floors[3, 1], values[3, 1] = hyperbola()[3] + math.log(factor), np.nan
+        found = far_seeds(known(values, floors=floors))
+        assert found == ({3: (1, pytest.approx(factor, rel=0.2))} if named else {})
+
+    def test_every_second_draw_leaves_out_the_bound_of_one_that_did_not_get_there(self) -> None:
+        values, every = table(), studies(table())
+        values[7, 1] = np.nan
+        bound = np.full((1, 3), np.nan)
+        bound[0, 1] = 2.0 * math.exp(hyperbola()[7])
+        rest = [study(int(SIZES[7]), values[7][None]), study(int(SIZES[7]), values[7][None], bound=bound)]
+        without, found = (draw_studies([*every[:7], replace(it, seeds=it.seeds + 10)], QUICK) for it in rest)
+        assert found is not None
+        assert without is not None
+        ((size, seed, _, missed),) = found.far
+        assert (size, seed, missed) == (SIZES[7], 11, True)
+        np.testing.assert_allclose(found.draws.curves[::2], without.draws.curves[::2], atol=1e-9)
 
     @pytest.mark.parametrize(("share", "named"), [(0.97, []), (1.03, [3])])
     def test_one_that_is_a_little_apart_is_not_named_however_alike_the_rest(
