@@ -22,6 +22,9 @@ from sweeps.running.resources import Resources
 from sweeps.running.worker import Setup, Worker
 from tests.sweeps.test_external import PLACES, trainer, trial
 from tests.sweeps.test_kill import DEADLINE, ROOT
+from tests.sweeps.test_nodes import nodes, short
+
+__all__ = ["nodes", "short"]
 
 SBATCH = """#!/bin/bash
 [[ $1 == --wait && $2 == --job-name=b8 ]] || exit 2
