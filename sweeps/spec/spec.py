@@ -27,7 +27,7 @@ BUDGET_GROWTH = 1.1
 UNRESOLVED = Target(metric="", value=0.0)  # Target of a prototype as long as it is not known: the workload's own
 
 # Fields of the prototype that say nothing, because the axes, the start and the budget set them in every trial
-_SET_BY_AXES = (*("optimizer", "lr", "batch_size", "seed", "batch_schedule", "max_steps", "parent", "stops_at_target"),)
+_SET_BY_AXES = ("optimizer", "lr", "batch_size", "seed", "batch_schedule", "max_steps", "parent", "stops_at_target")
 
 
 @dataclass(frozen=True, kw_only=True)
