@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cbs.compute import device
 from cbs.interrupts import time_limit
 from cbs.trial.config import COMMAND
 from sweeps.folder.lock import check_free
@@ -188,9 +189,12 @@ def carry_out(
         )
 
     told = note if progress is None else progress.note
+    gpus = 0 if plan.sweep.trial.device == "cpu" else device.count()
+    workers = resources.parallel(gpus) if resources.address is None else 0
+    underway = Underway(plan.sweep, plan.folder, limits, told, workers)
     with contextlib.ExitStack() as context:
         ahead = ahead or context.enter_context(PrestartedRay())
-        runs = Runs(_following(policy, plan.sweep, plan.folder, run, limits, told))
+        runs = Runs(_following(policy, underway, run))
         if runs.run is None:
             return runs.outcome
         from sweeps.running.tuning import run_all  # imports Ray
@@ -205,6 +209,7 @@ def follow(
     run: Callable[[Sweep, Path], Search],
     limits: Limits,
     note: Callable[[str], None] = lambda line: None,
+    workers: int = 0,
 ) -> SweepReport:
     """Run the sweeps of a policy, one after the other, and return its report.
 
@@ -215,27 +220,22 @@ def follow(
         run: runs the trials of a sweep that a folder does not yet contain.
         limits: limits after which no trial starts any more.
         note: called with each line of information for the user.
+        workers: as in :class:`~sweeps.launching.policies.Underway`.
     """
 
     def at_once(part: Sweep, place: Path) -> Generator[SweepRun, None, Search]:
         yield from ()
         return run(part, place)
 
-    return Runs(_following(policy, sweep, folder, at_once, limits, note)).outcome
+    return Runs(_following(policy, Underway(sweep, folder, limits, note, workers), at_once)).outcome
 
 
 def _following(
-    policy: Policy,
-    sweep: Sweep,
-    folder: Path,
-    run: Callable[[Sweep, Path], Generator[SweepRun, None, Search]],
-    limits: Limits,
-    note: Callable[[str], None],
+    policy: Policy, underway: Underway, run: Callable[[Sweep, Path], Generator[SweepRun, None, Search]]
 ) -> Generator[SweepRun, None, SweepReport]:
     """As :func:`follow`, but ``run`` yields a sweep to whoever runs its trials."""
-    underway = Underway(sweep, folder, limits, note)
     while (following := policy.next(underway)) is not None:
         search = yield from run(*following)
-        limits.add(search.trials())
+        underway.limits.add(search.trials())
         underway.ran.append((search, following[1]))
     return policy.report(underway)

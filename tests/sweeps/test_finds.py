@@ -365,3 +365,15 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
         planned |= set(itertools.product(part.axes.batch_sizes, part.axes.seeds))
     # more seeds may call for another learning rate of a seed that has run; which, only the search knows
     assert planned - {(size, seed) for _, size, seed in cells(tmp_path)} == set(found.missing)
+
+
+def test_a_command_that_finds_its_first_trials_done_decides_with_all_workers(tmp_path: Path) -> None:
+    train, policy = trainer(tmp_path, WORLD.end), Precision(0.6, finds=True)
+
+    def stored(part: Sweep, _: Path) -> Search:
+        search = train(part)
+        search.workers = 0  # of trials that need not run nobody knows how many ran at once
+        return search
+
+    follow(policy, sweep(WORLD), tmp_path, stored, Limits(), workers=3)
+    assert {entry["workers"] for entry in policy.rounds} == {3}

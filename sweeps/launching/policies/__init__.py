@@ -40,6 +40,7 @@ class Underway:
         folder: its folder.
         limits: once one is reached no trial starts any more, and no further sweep has to follow.
         note: called with each line of information for the user.
+        workers: number of trials that run at once on this machine; 0 for what only a cluster knows.
         ran: every sweep that this command has run, as its search and its folder, in order.
     """
 
@@ -47,6 +48,7 @@ class Underway:
     folder: Path
     limits: Limits
     note: Callable[[str], None] = lambda line: None
+    workers: int = 0
     ran: list[tuple[Search, Path]] = field(default_factory=list)
 
     @property

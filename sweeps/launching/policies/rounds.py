@@ -153,6 +153,8 @@ class Rounds(Policy):
         """
         if self._written is None:
             self._written = _Written(underway.folder, self.asked() | {"axes": underway.sweep.axes.to_json()})
+            # a command may begin after the first trials have ended and before what they show is decided
+            self.workers = underway.workers or self.workers
             self._begin(self.first(underway.sweep), underway)
         elif self._decided() is None:
             self.searches.append(underway.searches[-1])
