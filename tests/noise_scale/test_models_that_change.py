@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale import NoiseScaleMeter
-
-EXAMPLES = 12
+from tests.noise_scale.test_masked_backward import EXAMPLES
 
 
 def test_parameters_that_are_unfrozen_or_replaced_are_measured_from_then_on() -> None:

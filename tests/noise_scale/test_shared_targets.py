@@ -3,40 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale import NoiseScaleMeter
 from tests.noise_scale.loops import EXAMPLES, batch
-
-
-def labelled(step: int, classes: int = 4) -> Tensor:
-    return torch.randint(classes, (EXAMPLES,), generator=torch.Generator().manual_seed(step))
-
-
-def rearranged(labels: Tensor, step: int, within: int = EXAMPLES) -> Tensor:
-    """The labels in another order, in which they stay within groups of so many."""
-    generator = torch.Generator().manual_seed(step)
-    places = [torch.randperm(within, generator=generator) + at for at in range(0, EXAMPLES, within)]
-    return labels[torch.cat(places)]
-
-
-def with_targets(
-    targets: Callable[[int], tuple[Tensor, Tensor]],
-    loss: Callable[..., Tensor] = nn.functional.cross_entropy,
-    source: str = "split",
-    **options,
-) -> NoiseScaleMeter:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
-    meter = NoiseScaleMeter(model, source=source, **options)
-    for step in range(21):
-        output, (one, other) = model(batch(step)), targets(step)
-        (0.3 * loss(output, one) + 0.7 * loss(output, other)).backward()
-        meter.step()
-        model.zero_grad()
-    return meter
+from tests.noise_scale.test_shared_by_batch import labelled, mixed, of_mixed, rearranged, spelled_out, with_targets
 
 
 def test_targets_may_be_shared_within_groups() -> None:
@@ -46,24 +17,6 @@ def test_targets_may_be_shared_within_groups() -> None:
     assert with_targets(within(4), groups=4, every=1).estimate().steps == 21
     with pytest.raises(ConfigError, match="targets of a batch twice"):
         with_targets(within(EXAMPLES), groups=4)
-
-
-def mixed(
-    step: int, share: float = 0.3, smoothing: float = 0.0, *, drawn: bool = True, within: int = EXAMPLES
-) -> Tensor:
-    """Labels of every example and of its partner in the batch, or of an example of its own, in one tensor."""
-    labels = labelled(step)
-    others = rearranged(labels, step, within) if drawn else labelled(step + 100)
-    one, other = (nn.functional.one_hot(each, 4).float() for each in (labels, others))
-    return (1 - smoothing) * (share * one + (1 - share) * other) + smoothing / 4
-
-
-def of_mixed(targets: Callable[[int], Tensor], loss: Callable[..., Tensor], **options) -> NoiseScaleMeter:
-    return with_targets(lambda step: (targets(step),) * 2, loss, **options)
-
-
-def spelled_out(output: Tensor, labels: Tensor) -> Tensor:
-    return -(labels * output.log_softmax(1)).sum(1).mean()
 
 
 @pytest.mark.parametrize(

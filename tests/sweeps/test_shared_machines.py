@@ -5,125 +5,27 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-import cli
-from cbs.trial.record import TrialStatus
-from cbs.trial.store import Store
 from sweeps.running import access
-from tests.sweeps.alone import children_here, without_ray
+from tests.sweeps.test_kill import (
+    COMMAND,
+    DEADLINE,
+    RAYLET,
+    ROOT,
+    TWO,
+    descendants,
+    in_this_process,
+    reached,
+    start,
+    stored,
+    undisturbed,
+    wait_while_running,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-# Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
-SETTINGS = ["workload.dimension=100", "max_steps=500", "max_examples=2000"]
-
-
-AXES = ["--optim", "sgd", "--batch-sizes", "4..32", "--seeds", "2", "--target", "0.4"]
-
-
-TWO = ["--batch-sizes", "8,16", "--set", "probe=none"]  # What a killed sweep leaves behind is seen in two of them, too
-
-
-COMMAND = ["sweep", "--workload", "noisy_quadratic", *AXES, *(part for s in SETTINGS for part in ("--set", s))]
-
-
-DEADLINE = 600.0
-
-
-# A raylet that is gone refuses the connection at once; one that is slow, on a busy machine, has its ten seconds.
-WORKER, TRIAL, RAYLET = "Trainable", "from sweeps.running.child import main", "raylet/raylet "
-
-
-QUICK = {"period_ms": "1000", "timeout_ms": "10000", "initial_delay_ms": "0", "failure_threshold": "3"}
-
-
-HEALTH = {f"RAY_health_check_{name}": value for name, value in QUICK.items()}
-
-
-def start(
-    folder: Path, workers: int = 2, more: Sequence[str] = (), what: Sequence[str] = COMMAND
-) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "cli.py"), *what, "--workers", str(workers), "-o", str(folder), *more]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **HEALTH}
-    )
-
-
-def stored(folder: Path) -> int:
-    return len(list(folder.glob("trials/*/record.parquet")))
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def wait_while_running(process: subprocess.Popen[str], condition) -> None:
-    """Wait for something that a sweep does; fails with what it said if it has ended before."""
-    wait_for(lambda: process.poll() is not None or condition(), "the sweep does not get on")
-    assert process.poll() is None, process.communicate()
-
-
-def reached(folder: Path) -> dict[str, bytes]:
-    """Bytes of every trial that reached the target, and the status of all."""
-    content: dict[str, bytes] = {}
-    store = Store(folder)
-    for result in store.results():
-        content[result.trial_id] = result.status.encode()
-        if result.status is TrialStatus.REACHED:
-            for path in (store.trials / result.trial_id).glob("*.parquet"):
-                content[f"{result.trial_id}/{path.name}"] = path.read_bytes()
-    return content
-
-
-def in_this_process(folder: Path, what: Sequence[str] = COMMAND) -> Path:
-    """The same command without Ray or a child that times its steps."""
-    with without_ray(), pytest.MonkeyPatch.context() as patch:
-        children_here(patch)
-        patch.setattr(sys, "argv", ["cbs", *what, "-o", str(folder)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    assert stop.value.code == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    return in_this_process(tmp_path_factory.mktemp("kill") / "undisturbed")
-
-
-def descendants(ancestor: int, line: str) -> list[int]:
-    """Processes below ``ancestor`` whose command line holds ``line``, by their numbers."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if line in words and descends_from(int(path.parent.name), ancestor):
-            found.append(int(path.parent.name))
-    return sorted(found)
-
-
-def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether ``ancestor`` is among the parents of ``pid``."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            status = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return False
-        pid = int(status.rpartition(")")[2].split()[1])
-    return False
+__all__ = ["undisturbed"]
 
 
 @pytest.mark.slow

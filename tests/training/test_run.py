@@ -389,12 +389,3 @@ def test_signs_of_life_come_with_every_step_and_every_evaluation() -> None:
     assert seen.count(0) == 1
     assert set(seen) == set(range(8))
     assert len(seen) == 7 + len(result.evaluations)
-
-
-class Strict(torch.optim.SGD):
-    """Refuses what is no number."""
-
-    def step(self, closure: Any = None) -> Any:
-        if self.param_groups[0]["params"][0].grad.isnan().any():
-            raise ArithmeticError("no number")
-        return super().step(closure)

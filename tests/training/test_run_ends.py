@@ -6,54 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cbs.compute import seeding
 from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
-from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
-from cbs.workloads import build_workload
-from tests.factories import quadratic
-
-CONFIG = quadratic("sgd(momentum=0.5)", {"dimension": 30}, target=0.2, lr=0.05, batch_size=12, seed=5, max_steps=400)
-
-
-def config_with(**changes: Any) -> TrialConfig:
-    return dataclasses.replace(CONFIG, **changes)
-
-
-class Spy:
-    """A workload that keeps every batch it hands out and every model it builds."""
-
-    def __init__(self) -> None:
-        self.inner = build_workload(CONFIG.workload)
-        self.batches: list[Tensor] = []
-        self.models: list[nn.Module] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def build_model(self) -> nn.Module:
-        self.models.append(self.inner.build_model())
-        self.initial = self.models[-1].theta.detach().clone()
-        return self.models[-1]
-
-    def training_stream(self, generator: torch.Generator) -> "Spy":
-        self.stream = self.inner.training_stream(generator)
-        return self
-
-    def next(self, examples: int) -> Tensor:
-        self.batches.append(self.stream.next(examples))
-        return self.batches[-1]
-
-
-class Exploding(Spy):
-    """The training loss is not a number in one step."""
-
-    def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        losses = self.inner.example_losses(model, batch)
-        return losses * math.nan if len(self.batches) == 30 else losses
+from tests.training.test_run import CONFIG, Exploding, Spy, config_with
 
 
 def test_reached_before_the_first_step() -> None:

@@ -10,61 +10,10 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.trial.record import TrialResult
-from extensions.branching.policies import Branch
-from sweeps.launching.loop import run_sweep
-from sweeps.outlook.cost import Cost
-from sweeps.recipes import RECIPES
+from extensions.branching.tests.test_branch import asked, branched, started
 from sweeps.running import tuning
-from sweeps.spec.spec import Sweep
-from tests.sweeps.alone import one_after_the_other
 
-SHORT: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
-
-
-ASKED = SHORT | {"error": 0}
-
-
-def asked(**changes: Any) -> Sweep:
-    plain = RECIPES.make("default").on("noisy_quadratic")
-    return plain.replace(
-        **{
-            "workload": Choice(name="noisy_quadratic", options={"dimension": 20}),
-            "optimizers": (Choice(name="adamw"),),
-            "batch_sizes": (8,),
-            "lrs": (0.02,),
-            "budgets": (640,),
-            "seeds": (0, 1),
-            "probe": None,
-            "name": "branch",
-        }
-        | changes
-    )
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ids of the trials that run, in this process and without timing."""
-    ids: list[str] = []
-
-    def watched(runs: Any, resources: Any, ahead: Any) -> None:
-        search = runs.run.search
-        take = search.next
-
-        def following() -> Any:
-            config = take()
-            ids.extend([] if config is None else [config.trial_id])
-            return config
-
-        search.next = following
-        one_after_the_other(runs, resources, ahead)
-
-    monkeypatch.setattr(tuning, "run_search", watched)
-    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: Cost())
-    return ids
-
-
-def branched(folder: Path, sweep: Sweep | None = None, **changes: Any) -> Any:
-    return run_sweep(sweep or asked(), folder, policy=Branch(**ASKED | changes))
+__all__ = ["started"]
 
 
 class Killed(Exception):
