@@ -37,7 +37,6 @@ settings.load_profile("quick")
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
 FORKING_FILES = (
     *("tests/noise_scale/test_distributed.py", "tests/noise_scale/sources/test_replicas.py"),
-    "tests/integrations/test_ranks.py",
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
     *("tests/test_cli.py", "tests/test_output.py", "docs/site/tests/test_docs.py", "tests/test_extensions.py"),
 )
@@ -46,7 +45,7 @@ LOG_FILES = (
     *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
 )
 SCOPES = {**dict.fromkeys((*RAY_FILES, *FORKING_FILES), "processes"), **dict.fromkeys(LOG_FILES, "logs")}
-OF_EXTENSIONS = {"test_trackers.py": "logs"}  # By name, wherever they are
+OF_EXTENSIONS = {"test_trackers.py": "logs", "test_ranks.py": "processes"}  # By name, wherever they are
 
 
 @pytest.hookimpl(optionalhook=True)

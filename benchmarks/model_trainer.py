@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.model_reference import Micro, reference
 from benchmarks.zoo_entry import FIRST, Batch, Entry, from_output
-from cbs.integrations.huggingface import NoiseScaleCallback
+from extensions.callbacks.huggingface import NoiseScaleCallback
 
 STEPS, SIZE = 3, 4
 

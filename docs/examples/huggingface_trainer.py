@@ -17,7 +17,7 @@ import argparse
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from cbs.integrations.huggingface import ReportCallback
+from extensions.callbacks.huggingface import ReportCallback
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8, help="sequences per update, over all devices and micro-batches")

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
-from tests.integrations.twin import mean_moments
+from extensions.callbacks.tests.twin import mean_moments
 
 lightning = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 
-from cbs.integrations.lightning import LightningNoiseScaleCallback, LightningReportCallback  # noqa: E402
+from extensions.callbacks.lightning import LightningNoiseScaleCallback, LightningReportCallback  # noqa: E402
 
 ROUNDING = 1e-10  # The network is in float64, and the two sides differ in the order of sums
 STEPS = 40
@@ -205,9 +205,9 @@ def test_too_few_micro_batches_are_refused_before_training() -> None:
 def test_the_install_command_is_named_where_lightning_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lightning.pytorch", "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "cbs.integrations.lightning")
+    monkeypatch.delitem(sys.modules, "extensions.callbacks.lightning")
     with pytest.raises(MissingDependencyError, match=r"pip install lightning$"):
-        importlib.import_module("cbs.integrations.lightning")
+        importlib.import_module("extensions.callbacks.lightning")
 
 
 def test_every_validation_is_reported_with_the_updates_made_and_their_examples(

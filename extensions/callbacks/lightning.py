@@ -9,8 +9,8 @@ from torch import nn
 
 from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations import Notes, build, report_metrics
 from cbs.noise_scale import NoiseScaleMeter
+from extensions.callbacks import Notes, build, report_metrics
 
 with needed("lightning", "callbacks of Lightning"):
     try:

@@ -1,4 +1,4 @@
-"""Other libraries: callbacks for their training loops, which measure the noise scale or report evaluations to a sweep,
+"""Callbacks for the training loops of other libraries, which measure the noise scale or report evaluations to a sweep:
 one file per library, none imported here."""
 
 from collections.abc import Callable, Mapping

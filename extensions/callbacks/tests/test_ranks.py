@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from tests.integrations.twin import mean_moments
+from extensions.callbacks.tests.twin import mean_moments
 from tests.ranks import found_by
 
 pytest.importorskip("transformers")
@@ -41,11 +41,11 @@ GROUPS = {
 )
 def test_estimates_are_those_of_all_ranks(ranks: list[dict[str, Any]], case: str, source: str, rounding: float) -> None:
     if case == "huggingface":
-        from tests.integrations import test_huggingface as single
+        from extensions.callbacks.tests import test_huggingface as single
 
         model = single.language_model()
     else:
-        from tests.integrations import test_lightning as single
+        from extensions.callbacks.tests import test_lightning as single
 
         model = single.regression()
         assert ranks[0][case]["layers"] == ["network.0", "network.2"]

@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations import Notes, build, report_metrics
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.boundary import is_sending
+from extensions.callbacks import Notes, build, report_metrics
 
 with needed("transformers[torch]", "callbacks of the Trainer"):
     from accelerate.logging import get_logger
@@ -76,7 +76,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
-        self._tell = Notes(get_logger("cbs.integrations.huggingface").warning)  # on the main process
+        self._tell = Notes(get_logger("extensions.callbacks.huggingface").warning)  # on the main process
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.n_gpu > 1:

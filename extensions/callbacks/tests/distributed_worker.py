@@ -19,8 +19,8 @@ RANKS = 2
 
 
 def huggingface(folder: Path) -> dict[str, Any]:
-    from cbs.integrations.huggingface import NoiseScaleCallback
-    from tests.integrations import test_huggingface as single
+    from extensions.callbacks.huggingface import NoiseScaleCallback
+    from extensions.callbacks.tests import test_huggingface as single
 
     witness, callback = single.Witness(), NoiseScaleCallback()
     trained = single.trainer(folder, [witness, callback], max_steps=5)
@@ -31,8 +31,8 @@ def huggingface(folder: Path) -> dict[str, Any]:
 
 def refused(folder: Path) -> str:
     """The Trainer shows its callbacks the model inside DDP."""
-    from cbs.integrations.huggingface import NoiseScaleCallback
-    from tests.integrations import test_huggingface as single
+    from extensions.callbacks.huggingface import NoiseScaleCallback
+    from extensions.callbacks.tests import test_huggingface as single
 
     try:
         single.trainer(folder, [NoiseScaleCallback(source="split")]).train()
@@ -42,8 +42,8 @@ def refused(folder: Path) -> str:
 
 
 def lightning(_folder: Path, **source: str) -> dict[str, Any]:
-    from cbs.integrations.lightning import LightningNoiseScaleCallback
-    from tests.integrations import test_lightning as single
+    from extensions.callbacks.lightning import LightningNoiseScaleCallback
+    from extensions.callbacks.tests import test_lightning as single
 
     module, callback = single.regression(), LightningNoiseScaleCallback(**source)
     options = {"strategy": "ddp", "devices": RANKS, "use_distributed_sampler": False}

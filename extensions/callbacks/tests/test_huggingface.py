@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
-from tests.integrations.twin import mean_moments
+from extensions.callbacks.tests.twin import mean_moments
 from tests.kinds import kinds
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from cbs.integrations.huggingface import NoiseScaleCallback, ReportCallback  # noqa: E402
+from extensions.callbacks.huggingface import NoiseScaleCallback, ReportCallback  # noqa: E402
 
 ROUNDING = 1e-4
 """Squared norms are exact to 1e-6 in float32, and the moments are differences of those within a factor of ten."""
@@ -234,9 +234,9 @@ def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> No
 
 def test_the_install_command_is_named_where_transformers_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, "cbs.integrations.huggingface")
+    monkeypatch.delitem(sys.modules, "extensions.callbacks.huggingface")
     with pytest.raises(MissingDependencyError, match=re.escape("pip install 'transformers[torch]'")):
-        importlib.import_module("cbs.integrations.huggingface")
+        importlib.import_module("extensions.callbacks.huggingface")
 
 
 def test_every_evaluation_is_reported_with_its_step_and_examples(tmp_path: Path, monkeypatch: Any) -> None:
