@@ -40,12 +40,10 @@ FORKING_FILES = (
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
     *("tests/test_cli.py", "tests/test_output.py", "docs/site/tests/test_docs.py", "tests/test_extensions.py"),
 )
-LOG_FILES = (
-    "tests/analysis/read/importers/test_wandb.py",
-    *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
-)
-SCOPES = {**dict.fromkeys((*RAY_FILES, *FORKING_FILES), "processes"), **dict.fromkeys(LOG_FILES, "logs")}
-OF_EXTENSIONS = {"test_trackers.py": "logs", "test_ranks.py": "processes"}  # By name, wherever they are
+LOG_FILES = ("test_wandb.py", "test_tensorboard.py", "test_every_format.py", "test_trackers.py")
+SCOPES = dict.fromkeys((*RAY_FILES, *FORKING_FILES), "processes")
+# Those of extensions by name, wherever they are
+OF_EXTENSIONS = {**dict.fromkeys(LOG_FILES, "logs"), "test_ranks.py": "processes"}
 
 
 @pytest.hookimpl(optionalhook=True)

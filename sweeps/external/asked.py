@@ -1,10 +1,8 @@
 """Build the sweep that the options of ``cbs sweep`` ask for, trained here or by an external program."""
 
-import contextlib
 import functools
 import itertools
 import math
-import netrc
 import os
 import shlex
 import shutil
@@ -12,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from analysis.formatting import plural
 from cbs.errors import ConfigError
@@ -22,7 +19,7 @@ from cbs.registry.commands import masked
 from cbs.registry.values import parse_batch_sizes, parse_numbers, parse_seeds
 from cbs.training.parents import parent_at
 from cbs.trial.config import COMMAND
-from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer, trained_by, variables_of
+from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by, variables_of
 from sweeps.spec.combinations import refuse
 from sweeps.spec.given_rates import is_rule, parse_lr_rule
 from sweeps.spec.lengths import in_examples, parse_budgets
@@ -105,28 +102,10 @@ def told_first(sweep: Sweep, cores: int) -> list[str]:
     own = [choice.name for choice in sweep.axes.optimizers if choice.name not in OPTIMIZERS]
     if own and not sweep.axes.lrs and sweep.axes.lr_rule is None:
         lines.append(f"{', '.join(own)}: the search starts at learning rates of AdamW; --lrs gives others")
-    if trainer.reads == WANDB:
-        lines.append(
-            f"online runs of Weights & Biases are followed on its server, every {ASK_SECONDS:g} s"
-            if _has_key(trainer)
-            else "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: "
-            "every trial runs to its own end; an online run (after 'wandb login') can be followed, and what the "
-            "program prints, see --reads 'stdout(...)'"
-        )
-    return [f"note: {line}" for line in [*lines, *told_secrets(trainer.command)]]
-
-
-def _has_key(trainer: ExternalTrainer) -> bool:
-    """Whether the program's runs of Weights & Biases are online, and there is a key to read them there."""
     given = dict(word.split("=", 1) for word in variables_of(shlex.split(trainer.command)))
-    found = dict(os.environ) | given
-    if found.get("WANDB_MODE", "online") != "online":
-        return False
-    host = urlsplit(found.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        if netrc.netrc(found.get("NETRC")).authenticators(host):
-            return True
-    return bool(found.get("WANDB_API_KEY"))
+    if (importer := trainer.importer) and (known := importer.on_following(dict(os.environ) | given)):
+        lines.append(known)
+    return [f"note: {line}" for line in [*lines, *told_secrets(trainer.command)]]
 
 
 def told_secrets(command: str) -> list[str]:

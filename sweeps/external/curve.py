@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import stat
 import tempfile
 import time
@@ -16,22 +15,20 @@ import numpy as np
 
 from analysis.quantities import Array
 from analysis.read.importers import ImportedRun
-from analysis.read.importers.base import importer
+from analysis.read.importers.base import ASK_SECONDS, importer
 from analysis.read.importers.trials import clean, measurements
 from cbs.errors import ConfigError, DataError, reason
 from cbs.training.reporting import REPORTS, SETTINGS, checked
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
-from sweeps.external.trainer import ASK_SECONDS, REPORT, WANDB, ExternalTrainer
+from sweeps.external.trainer import REPORT, ExternalTrainer
 
 # Suffixes of files that are written line by line: what follows the last line break is not yet complete
 _LINES = (".jsonl", ".csv", ".tsv", ".log")
 _SAME = ("batch_size", "lr", "seed")
 
-# How Weights & Biases says where an online run is, as the program starts
-_ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
-_HEAD = 2**16  # Bytes of the program's output that are searched for it
+_HEAD = 2**16  # Bytes of the program's output that are searched for the address of an online run
 # Bytes at the start of a log, and before its end when it was last read, that are read again: what holds for the whole
 # run stands at the start, and a measurement may have several lines.
 _WINDOW = 2**16
@@ -104,15 +101,15 @@ class LoggedCurve:
         return None
 
     def _server(self) -> str:
-        """Return the address of the program's online run of Weights & Biases, whose file here is empty until it ends,
-        if it is time to ask the server; else nothing."""
+        """Return the address of the program's online run, whose file here is empty until it ends, if it is time to ask
+        the server; else nothing."""
         output = self._folder / OUTPUT
-        if self._trainer.reads != WANDB or time.monotonic() - self._asked < ASK_SECONDS or not output.exists():
+        format = self._trainer.importer
+        if format is None or time.monotonic() - self._asked < ASK_SECONDS or not output.exists():
             return ""
         if not self._online:
             with output.open("rb") as lines:
-                found = _ONLINE.search(lines.read(_HEAD))
-            self._online = b"/".join(found.groups()).decode() if found else ""
+                self._online = format.online(lines.read(_HEAD))
         self._asked = time.monotonic() if self._online else -math.inf
         return self._online
 

@@ -24,15 +24,9 @@ from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep, prototype
 
 if TYPE_CHECKING:
-    from analysis.read.importers import Settings
+    from analysis.read.importers import Importer, Settings
 
 REPORT = "report"  # Format of the log that :func:`cbs.report` writes
-# Format of Weights & Biases, whose file of a run is empty until the run ends, and seconds between two questions to its
-# server.
-WANDB, ASK_SECONDS = "wandb", 10.0
-
-FORMATS = {"trainer_state": "huggingface"}  # Alternative names of formats
-
 _COUNTERS = ("step", "examples")
 ALONE = {"nodes": "1", "node_rank": "0", "head": "localhost"}
 """Values of the placeholders about nodes in a trial on one of them."""
@@ -75,21 +69,21 @@ class ExternalTrainer:
 
     def __post_init__(self) -> None:
         from analysis.read.importers import IMPORTERS
-        from analysis.read.importers.base import importer
 
         if self.metric in _COUNTERS:
             raise ConfigError(
                 f"--metric {self.metric} measures progress, not quality: name the metric that has the target"
             )
-        format = FORMATS.get(self.reads, self.reads)
-        if format != REPORT and format.partition("(")[0] not in IMPORTERS:
-            known = ", ".join([REPORT, *IMPORTERS, *FORMATS])
-            raise ConfigError(f"--reads {self.reads}: no such format; known are {known}")
-        object.__setattr__(self, "reads", format)
-        counts = "" if format == REPORT else getattr(importer(format), "counts_tokens", "")
+        if self.reads != REPORT and self.reads.partition("(")[0] not in IMPORTERS:
+            others = {kind.also: name for name in IMPORTERS if (kind := IMPORTERS[name]).also}
+            if self.reads not in others:
+                known = ", ".join([REPORT, *IMPORTERS, *others])
+                raise ConfigError(f"--reads {self.reads}: no such format; known are {known}")
+            object.__setattr__(self, "reads", others[self.reads])
+        counts = getattr(self.importer, "counts_tokens", "")
         if counts and self.tokens_per_example is None:
             raise ConfigError(
-                f"--reads {format}: the program prints the tokens of an update, which are compared with the batch "
+                f"--reads {self.reads}: the program prints the tokens of an update, which are compared with the batch "
                 f"size: give its {counts} as --tokens-per-example N"
             )
         words = self._tokens[len(variables_of(self._tokens)) :]
@@ -122,12 +116,18 @@ class ExternalTrainer:
         return {name for token in self._tokens for name in _fields(token)}
 
     @property
+    def importer(self) -> Importer | None:
+        """What reads its log; ``None`` for what :func:`cbs.report` writes."""
+        from analysis.read.importers.base import importer
+
+        return None if self.reads == REPORT else importer(self.reads)
+
+    @property
     def prints(self) -> bool:
         """Whether the log is what the program prints."""
-        from analysis.read.importers.base import importer
         from analysis.read.importers.printed import Printed
 
-        return self.reads != REPORT and isinstance(importer(self.reads), Printed)
+        return isinstance(self.importer, Printed)
 
     @classmethod
     def of(cls, workload: Choice) -> ExternalTrainer:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from abc import abstractmethod
@@ -30,6 +31,9 @@ from cbs.registry import Registry
 # nothing else; it is some table; it has the format's columns; or its name and place are those of the format only.
 PRINTED, ANY_TABLE, COLUMNS, LAYOUT = range(4)
 
+ASK_SECONDS = 10.0
+"""Time between two questions to the server that has an online run."""
+
 _COUNTERS = re.compile(r"(.*[/._ ])?(global_?)?(step|iter|iteration|update)s?", re.IGNORECASE)
 # Metric that says what it is drawn against in place of updates: Megatron-LM logs `lm loss vs samples`, DeepSpeed
 # `Train/Samples/train_loss`, in a CSV file `Train_Samples_train_loss`.
@@ -37,6 +41,10 @@ _AGAINST = re.compile(r".*\b(vs|by)[ _](samples|examples|tokens)\b.*|train[/_](s
 
 _AMONG = "distinguish the runs in the column 'run'"
 _ALONE = "of several runs make a file each, or one CSV table with a column 'run'"
+_FROM_ZERO = (
+    "{} from 0: 1 was added to each, so that steps count the updates made; if the runs log a step of their own, give "
+    "it with --column step=THEIRS"
+)
 _SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
 
 
@@ -104,12 +112,14 @@ class Importer(Protocol):
         marks: patterns of the names of its files, and what such files are called.
         form: what stands in parentheses after the name of the format, which is then the argument of the constructor.
         has_studies: whether it has studies of several trials at a batch size, of which the first few may be asked for.
+        also: another name by which ``cbs sweep --reads`` knows it.
     """
 
     expected: str
     marks: tuple[tuple[str, ...], str] = ((), "")
     form: str = ""
     has_studies: bool = False
+    also: str = ""
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
@@ -118,6 +128,15 @@ class Importer(Protocol):
     def files(self, source: str) -> list[Path]:
         """Return the given file, or all files of the format below a folder."""
         return [Path(source)] if Path(source).is_file() else below(Path(source), *self.marks[0])
+
+    def online(self, output: bytes) -> str:
+        """Return the address of the run on a server that the first output of a program names, to be asked for the curve
+        that its file does not hold before it ends; empty if there is none."""
+        return ""
+
+    def on_following(self, surroundings: Mapping[str, str]) -> str:
+        """Return what to know before programs with these environment variables are followed; empty if nothing."""
+        return ""
 
     @abstractmethod
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
@@ -239,6 +258,13 @@ def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
     if value is None:
         raise DataError(f"{run} has no {title}; its config has {', '.join(sorted(map(str, config))) or 'nothing'}")
     return value
+
+
+def from_zero(run: ImportedRun, notes: list[str], who: str = "a Trainer counts the steps of its logger") -> ImportedRun:
+    """Return a run that counts from 0 with its steps as updates made; a note says so, and ``who`` does it."""
+    if len(run.values):
+        notes.append(_FROM_ZERO.format(who))
+    return dataclasses.replace(run, axis=run.axis + 1)
 
 
 def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Sheet:

@@ -7,9 +7,8 @@ other: the learning rate of that step. Facts about its run come from elsewhere: 
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, axis_of, in_file, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, axis_of, from_zero, in_file, run_of
 from analysis.read.importers.files import below
-from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
 

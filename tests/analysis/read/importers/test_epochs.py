@@ -10,27 +10,11 @@ from analysis.read.importers.importing import ImportReport
 from cbs.errors import ConfigError, DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
-EXAMPLES, SIZES, EPOCHS = 1000, (30, 100, 500), 6
+EXAMPLES, SIZES = 1000, (30, 100, 500)
 UPDATES = {30: 34, 100: 10, 500: 2}  # Of an epoch: 1000/30 is 33.3
 
 PATTERN = "b{batch_size}"
 KNOWN = {"optimizer": "sgd", "lr": "0.1"}
-
-
-def logged(top: Path, first: int = 1, *, before: bool = False) -> Path:
-    """Write accuracy against epochs, and the training loss against updates, as scripts do after every epoch."""
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    for size in SIZES:
-        with SummaryWriter(str(top / f"b{size}")) as writer:
-            if before:
-                writer.add_scalar("accuracy", 0.1, 0)
-            for epoch in range(EPOCHS):
-                for update in range(20 * epoch, 20 * epoch + 20):
-                    writer.add_scalar("loss", 1.0, 10 * update)
-                writer.add_scalar("accuracy", 0.2 + 0.1 * epoch, first + epoch)
-    return top
 
 
 def imported(top: Path, source: Path, **changes: Any) -> ImportReport:
@@ -40,27 +24,6 @@ def imported(top: Path, source: Path, **changes: Any) -> ImportReport:
 
 def steps_of(report: ImportReport) -> dict[int, list[int]]:
     return {each.config.batch_size: [row.step for row in each.evaluations] for each in report.trials}
-
-
-def test_epochs_beside_updates_are_refused_and_converted(tmp_path: Path) -> None:
-    source = logged(tmp_path / "logs")
-    with pytest.raises(DataError, match=r"1, 2, 3 to 6, and run b\d+ counts to 1,190 beside it: these are epochs"):
-        imported(tmp_path, source)
-    report = imported(tmp_path, source, examples_per_epoch=EXAMPLES)
-    assert steps_of(report) == {size: [UPDATES[size] * epoch for epoch in range(1, 7)] for size in SIZES}
-    (note,) = report.notes
-    assert "34 at batch size 30, 10 at batch size 100, 2 at batch size 500; one less where" in note
-    told = imported(tmp_path / "told", source, columns={"step": "step"})
-    assert steps_of(told)[30] == [1, 2, 3, 4, 5, 6]
-    assert told.notes[0].startswith("every run was measured at step 1, 2, 3 to 6, whatever its batch size")
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_epoch_0_is_the_first_unless_it_was_logged_before_training(tmp_path: Path, before: bool) -> None:
-    source = logged(tmp_path / "logs", 1 if before else 0, before=before)
-    report = imported(tmp_path, source, examples_per_epoch=EXAMPLES)
-    assert steps_of(report)[100] == [10, 20, 30, 40, 50, 60]
-    assert any("counted from 0, and 1 was added" in note for note in report.notes) is not before
 
 
 def table(path: Path, **more: Any) -> Path:

@@ -12,7 +12,7 @@ from analysis.read.importers import folder, import_runs
 from analysis.read.results import load
 from cbs.errors import CbsError, DataError, ResultsError
 from cbs.trial.store import Store
-from tests.analysis.read.importers.sources import CURVES, long_rows, settings, trainer_state, write_csv
+from tests.analysis.read.importers.sources import CURVES, long_rows, settings, write_csv
 from tests.factories import sweep
 
 
@@ -98,13 +98,12 @@ def test_a_disk_that_fails_in_the_middle_leaves_what_was_there(
     ("prepare", "words"),
     [
         (lambda p: "/no/such/thing", "no such file or folder: /no/such/thing"),
-        (lambda p: p, "is of no known format; choose one with --format: .*csv, final_losses, hugging"),
+        (lambda p: p, "is of no known format; choose one with --format: .*csv, .*final_losses, .*jsonl"),
         (lambda p: (p / "notes.txt").touch() or p / "notes.txt", "is of no known format"),
         (lambda p: sweep(p / "s", batch_sizes=(8,), lrs=(1e-3,), growth=1.5).root, "is a sweep of cbs already"),
         (
-            lambda p: ((p / "trainer_state.json").write_text(trainer_state([])), write_csv(p / "x.csv", long_rows()))[0]
-            and p,
-            r"may be huggingface \(1 trainer_state.json\) or table \(1 table, x.csv with columns batch.*; choose one",
+            lambda p: ((p / "x.jsonl").write_text('{"step": 1}'), write_csv(p / "x.csv", long_rows()))[0] and p,
+            r"may be jsonl \(1 file of JSON lines\) or table \(1 table, x.csv with columns batch.*; choose one",
         ),
     ],
 )  # fmt: skip

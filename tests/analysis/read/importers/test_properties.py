@@ -1,6 +1,5 @@
 """Whatever the bytes: runs, or one line that a person can act on."""
 
-import contextlib
 import math
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.read.cells import number, whole
-from analysis.read.importers import IMPORTERS, import_runs
+from analysis.read.importers import import_runs
 from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
@@ -48,17 +47,6 @@ def test_any_bytes_as_a_table(content: bytes, suffix: str) -> None:
         path = Path(folder) / f"x{suffix}"
         path.write_bytes(content)
         imports_or_tells(path, "table")
-
-
-@QUICK
-@given(st.binary(max_size=300))
-def test_any_bytes_as_an_event_file_or_an_offline_run(content: bytes) -> None:
-    for name, format in (("events.out.tfevents.1", "tensorboard"), ("run.wandb", "wandb")):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / name
-            path.write_bytes(content)
-            with contextlib.suppress(CbsError):
-                list(IMPORTERS[format]().read(str(path), wanted(), []))
 
 
 @QUICK

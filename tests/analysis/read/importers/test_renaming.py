@@ -3,8 +3,8 @@
 A format is in here by what its own test file has: ``write_run(top, rows, config)`` writes one run whose every row of
 ``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, ``STATES`` are facts
 that a source states itself, and ``HAS_CONFIG = False`` says that ``config`` has no place in the format. Where every row
-is a run of its own (``ROWS_ARE_RUNS = True``) that file tests its columns itself; so does ``test_printed.py`` for what
-programs print.
+is a run of its own (``ROWS_ARE_RUNS = True``) that file tests its columns itself; so do the tests of what programs
+print.
 """
 
 import importlib
@@ -106,4 +106,4 @@ def test_what_a_source_lacks_may_be_in_the_table_of_runs(tmp_path: Path, format:
 def test_a_run_has_one_of_everything(tmp_path: Path) -> None:
     rows = [row | {"theirs": index} for index, row in enumerate(ROWS)]
     with pytest.raises(DataError, match=r"run .* has the seed 0 and 1; a run has one"):
-        imported("huggingface", tmp_path, rows, {}, columns={"seed": "theirs"})
+        imported("jsonl", tmp_path, rows, {}, columns={"seed": "theirs"})

@@ -29,34 +29,6 @@ def ray(top: Path, points: list[tuple[int, float]]) -> Path:
     return folder
 
 
-def lightning(top: Path, points: list[tuple[int, float]]) -> Path:
-    logged = [{"epoch": 0, "step": step - 1, "loss": value} for step, value in points]
-    return write_csv(top / "version_0" / "metrics.csv", logged).parent
-
-
-def tensorboard(top: Path, points: list[tuple[int, float]]) -> Path:
-    """Write an event file for each process that trained."""
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    for at, part in enumerate((points[: len(FIRST)], points[len(FIRST) :])):
-        with SummaryWriter(str(top / "new")) as writer:
-            for step, value in part:
-                writer.add_scalar("loss", value, step)
-        (file,) = (top / "new").iterdir()
-        (top / "a").mkdir(exist_ok=True)
-        file.rename(top / "a" / f"events.out.tfevents.170000000{at}.host")
-    (top / "new").rmdir()
-    return top
-
-
-def printed(top: Path, points: list[tuple[int, float]]) -> Path:
-    """As nanoGPT prints it, whose log was appended to."""
-    top.mkdir(parents=True)
-    (top / "a.log").write_text("".join(f"iter {step}: loss {value}, time 9.1ms, mfu 0.1%\n" for step, value in points))
-    return top
-
-
 def table(top: Path, points: list[tuple[int, float]]) -> Path:
     return write_csv(top / "t.csv", [{"run": "a", "step": step, "loss": value} for step, value in points])
 
@@ -70,9 +42,8 @@ def curve(report: ImportReport) -> list[tuple[int, float]]:
     return [(row.step, round(row.value, 4)) for row in report.trials[0].evaluations]
 
 
-@pytest.mark.parametrize("write", [lightning, tensorboard, printed, table])
-def test_rows_after_the_restore_count_and_a_note_says_so(tmp_path: Path, write: Any) -> None:
-    report = imported(write(tmp_path / "in", FIRST + AGAIN), tmp_path / "out")
+def test_rows_after_the_restore_count_and_a_note_says_so(tmp_path: Path) -> None:
+    report = imported(table(tmp_path / "in", FIRST + AGAIN), tmp_path / "out")
     assert curve(report) == STANDING
     (note,) = [note for note in report.notes if note.startswith("1 run went back to an earlier step")]
     assert note.endswith("the rows after that count, and 2 earlier ones do not")

@@ -1,4 +1,9 @@
-"""Format ``tensorboard``: folders with event files, one run per folder."""
+"""What loggers write: ``metrics.csv`` of Lightning's ``CSVLogger`` with ``hparams.yaml`` beside it, and event files.
+
+A ``Trainer`` of Lightning passes any of its loggers the number of updates made before the batch, starting from 0,
+whatever the accumulation, and validates before it counts on: what has the step 99 was measured after 100 updates. It
+logs an ``epoch``, too; without one, steps are what the user's code passed to ``log_metrics``.
+"""
 
 import dataclasses
 import math
@@ -7,12 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, joined, run_of
+from analysis.read.importers.base import (
+    COLUMNS,
+    IMPORTERS,
+    Claim,
+    ImportedRun,
+    Importer,
+    from_zero,
+    in_folder,
+    joined,
+    run_of,
+)
 from analysis.read.importers.epochs import TIMES
-from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
+from analysis.read.importers.files import below, read_mapping
 from analysis.read.importers.settings import Settings
+from analysis.read.table import header_of, read_table
 from cbs.errors import DataError, needed, reason
 
+METRICS, HPARAMS = "metrics.csv", "hparams.yaml"
+STEP, EPOCH = "step", "epoch"
 _LENGTH, _CHECKSUM = 8, 4  # bytes around a record of TFRecord: its length, and a checksum of each of both
 _OF_KERAS = "epoch_"
 _PER_EPOCH = (
@@ -20,6 +38,33 @@ _PER_EPOCH = (
     "evaluation_..._vs_iterations, or give updates with --column step=TAG, or --examples-per-epoch N"
 )
 _POINTER = b"version "  # What a file that Git LFS has not fetched begins with, in place of the first length
+
+
+# A row of the file holds what was logged in one call, so training and validation fill different columns.
+@IMPORTERS.register("lightning")
+class Lightning(Importer):
+    """A ``metrics.csv``, the folder of a run (``version_0``), or a folder of runs (``lightning_logs``)."""
+
+    expected = "the metrics.csv of a CSVLogger, or a folder with one below"
+    marks = ((METRICS,), METRICS)
+
+    def claims(self, source: str, settings: Settings) -> Claim | None:
+        """Claim files of that name that have settings beside them or the columns of a Trainer."""
+        files = below(Path(source), METRICS)
+        if sure := [path for path in files if (path.parent / HPARAMS).exists()]:
+            return Claim.of(sure, f"{METRICS} with {HPARAMS} beside it")
+        seen = [path for path in files if {STEP, EPOCH} <= set(header_of(path))]
+        return Claim.of(seen, f"{METRICS} with the columns {EPOCH} and {STEP}", COLUMNS)
+
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
+        """Yield one run per file, named after its folder."""
+        top, axis = Path(source), settings.axis(STEP)
+        for path in self.files(source):
+            table, about = read_table(path), path.parent / HPARAMS
+            config = read_mapping(about, "copy it again from where the run was trained") if about.exists() else {}
+            run = run_of(table, settings, axis, config=config, files=(path,), **in_folder(path.parent, top))
+            of_trainer = axis == (STEP, STEP) and EPOCH in table.columns
+            yield from_zero(run, notes) if of_trainer else run
 
 
 @IMPORTERS.register("tensorboard")

@@ -30,6 +30,7 @@ class HuggingFace(Importer):
 
     expected = f"{STATE}, a checkpoint, or a folder of runs"
     marks = ((STATE,), STATE)
+    also = "trainer_state"
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Yield one run per folder with checkpoints, from the latest one, whose log includes the earlier ones."""

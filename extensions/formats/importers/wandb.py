@@ -8,22 +8,33 @@ whole, 2: first, 3: middle, 4: last part), data. If no further header fits into 
 ``wandb/sdk/internal/datastore.py`` and https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
+import contextlib
 import dataclasses
 import json
+import netrc
 import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from analysis.read.cells import shown
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
+from analysis.read.importers.base import (
+    ASK_SECONDS,
+    COLUMNS,
+    IMPORTERS,
+    Claim,
+    ImportedRun,
+    Importer,
+    from_zero,
+    run_of,
+)
 from analysis.read.importers.files import below, read
-from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import SUFFIXES, Sheet, header_of, of_rows, read_table, table_paths
 from cbs.errors import DataError, needed, reason
@@ -44,6 +55,10 @@ _BLOCK, _HEADER = 32768, 7  # bytes, as in the log of LevelDB
 _IDENT = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4  # which part of a record a chunk is
 _COPY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
+
+
+# How the program is told where an online run is, as it starts
+_ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 
 
 @IMPORTERS.register("wandb")
@@ -67,6 +82,21 @@ class Wandb(Importer):
             return super().claims(source, settings)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
+    def online(self, output: bytes) -> str:
+        """Return the address of an online run; the file of any run is empty until it ends."""
+        found = _ONLINE.search(output)
+        return b"/".join(found.groups()).decode() if found else ""
+
+    def on_following(self, surroundings: Mapping[str, str]) -> str:
+        """Return whether runs are online, and there is a key to read them there."""
+        if _has_key(surroundings):
+            return f"online runs of Weights & Biases are followed on its server, every {ASK_SECONDS:g} s"
+        return (
+            "the offline file of Weights & Biases is empty until a run ends, so no trial ends at the target: "
+            "every trial runs to its own end; an online run (after 'wandb login') can be followed, and what the "
+            "program prints, see --reads 'stdout(...)'"
+        )
+
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         path = Path(source)
         read_runs = list((_from_files if path.exists() else _from_server)(source, settings, notes))
@@ -81,6 +111,16 @@ class Wandb(Importer):
             notes.append(_COUNTS_LOGS)
         of_trainer = settings.axis(STEP) == ("step", _STEP_OF_TRAINER)
         yield from (from_zero(run, notes) for run in read_runs) if of_trainer else read_runs
+
+
+def _has_key(surroundings: Mapping[str, str]) -> bool:
+    if surroundings.get("WANDB_MODE", "online") != "online":
+        return False
+    host = urlsplit(surroundings.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        if netrc.netrc(surroundings.get("NETRC")).authenticators(host):
+            return True
+    return bool(surroundings.get("WANDB_API_KEY"))
 
 
 def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
