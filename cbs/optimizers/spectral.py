@@ -2,8 +2,7 @@
 
 For a parameter with gradient g they keep the average ``b <- momentum * b + (1 - momentum) g`` and use b, or with
 Nesterov's look-ahead ``momentum * b + (1 - momentum) g`` of the new b. The methods differ in the direction: Muon uses
-the polar factor, NorMuon the polar factor with rows normalised by a running average, MuonH a step on a sphere. Polar
-factors do not depend on scale, so an average can replace the sum that papers use.
+the polar factor. Polar factors do not depend on scale, so an average can replace the sum that papers use.
 """
 
 from collections.abc import Callable, Mapping, Sequence

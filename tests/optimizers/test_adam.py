@@ -101,7 +101,7 @@ def test_entries_that_share_memory_are_refused(kind: type, theirs: type) -> None
     assert optimizer.param_groups[0]["fused"] is True
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "normuon", "muonh", "adamh", "mona", "lamb", "merit"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "lamb", "merit"])
 def test_half_precision_weights_have_float32_state(name):
     half, choice = (
         nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 8)).bfloat16(),

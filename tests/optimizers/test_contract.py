@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.optimizers.base import signature_options
+from cbs.optimizers.base import OPTIMIZERS, signature_options
 from cbs.optimizers.contract import CheckedOptimizer
-from cbs.optimizers.muon import Muon, NorMuon
+from cbs.optimizers.muon import Muon
 
-EVERY = pytest.mark.parametrize("kind", [Muon, NorMuon])
+OPTIMIZERS.names()  # imports those of extensions
+EVERY = pytest.mark.parametrize("kind", [Muon, *Muon.__subclasses__()])
 
 
 def matrices(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -107,7 +108,7 @@ def test_state_of_another_shape_is_refused(kind: type) -> None:
         step(few, other, 1)
 
 
-@pytest.mark.parametrize("kind", [Muon, NorMuon])
+@EVERY
 def test_options_of_the_iteration_are_those_given(kind: type) -> None:
     given = {"orthogonalization": "svd", "ns_steps": 3, "ns_coefficients": (1.5, -0.5, 0.0), "ns_dtype": "bfloat16"}
     optimizer = kind(matrices(), momentum=0.5, **given)

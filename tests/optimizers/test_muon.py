@@ -10,9 +10,10 @@ from torch import nn
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
-from cbs.optimizers.muon import Muon, NorMuon
+from cbs.optimizers.muon import Muon
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, GPTShape
+from tests.optimizers.test_contract import EVERY
 
 SHAPES = [(8, 24), (24, 8), (8, 8), (1, 5), (32, 96), (96, 32)]
 
@@ -91,7 +92,7 @@ def test_convolution_kernels_are_adamws_unless_asked_for() -> None:
     ("shape", "layout"),
     [((4, 3, 3, 3), "out_in"), ((3, 4, 2), "in_out"), ((3, 5), "in_out"), ((2, 5, 3), "experts_out_in")],
 )
-@pytest.mark.parametrize("kind", [Muon, NorMuon])
+@EVERY
 def test_what_is_no_plain_matrix_steps_like_its_matrices(kind: type, shape: tuple[int, ...], layout: str) -> None:
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))

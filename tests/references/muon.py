@@ -1,4 +1,4 @@
-"""Muon in float64 from its formulas: the slow twin of ``cbs.optimizers.muon`` and its relatives.
+"""Muon in float64 from its formulas: the slow twin of ``cbs.optimizers.muon``.
 
 Jordan et al. 2024 (kellerjordan.github.io/posts/muon), Liu et al. 2025 (arXiv 2502.16982).
 """
@@ -48,9 +48,7 @@ class Momentum:
 
 
 class MuonTwin:
-    """One matrix under Muon; with ``beta2`` under NorMuon, with ``acceleration_decay`` under MONA.
-
-    ``steps`` None takes the exact polar factor."""
+    """One matrix under Muon; ``steps`` None takes the exact polar factor."""
 
     def __init__(
         self,
@@ -62,51 +60,18 @@ class MuonTwin:
         weight_decay: float = 0.0,
         steps: int | None = 5,
         lr_convention: str = "match_rms_adamw",
-        beta2: float | None = None,
-        acceleration_decay: float | None = None,
-        acceleration: float | None = None,
     ) -> None:
         self.w = np.array(w, dtype=np.float64)
         self.momentum = Momentum(self.w.shape, momentum, nesterov)
-        self.decay, self.a, self.before = acceleration_decay, np.zeros(self.w.shape), None
-        self.alpha = -1 / (2 * (1 - (acceleration_decay or 0.0))) if acceleration is None else acceleration
         self.lr, self.weight_decay, self.steps = lr, weight_decay, steps
         m, n = self.w.shape
-        self.beta2, self.v = beta2, np.zeros(m)
         self.scale = 0.2 * math.sqrt(max(m, n)) if lr_convention == "match_rms_adamw" else math.sqrt(max(1.0, m / n))
 
+    def direction(self, o: np.ndarray) -> np.ndarray:
+        return o
+
     def step(self, g: np.ndarray) -> np.ndarray:
-        if self.decay is not None:
-            difference = g - (g if self.before is None else self.before)
-            self.a, self.before = self.decay * self.a + (1 - self.decay) * difference, g
-            g = g + self.alpha * self.a
         hat = self.momentum.step(g)
         o = polar(hat) if self.steps is None else newton_schulz(hat, self.steps)
-        if self.beta2 is not None:
-            self.v = self.beta2 * self.v + (1 - self.beta2) * np.array([np.mean(row**2) for row in o])
-            even = np.array([row / (math.sqrt(v) + 1e-10) for row, v in zip(o, self.v, strict=True)])
-            o = even * (np.linalg.norm(o) / (np.linalg.norm(even) + 1e-10))
-        self.w = self.w - self.lr * (self.scale * o + self.weight_decay * self.w)
-        return self.w
-
-
-class HyperballTwin:
-    """One matrix under MuonH, or with ``beta2`` under AdamH: a step relative to the first norm, and back to it."""
-
-    def __init__(
-        self, w: np.ndarray, lr: float, *, momentum: float = 0.95, nesterov: bool = False, beta2: float | None = None
-    ) -> None:
-        self.w, self.lr, self.radius = np.array(w, dtype=np.float64), lr, np.linalg.norm(w)
-        self.momentum, self.beta2, self.v = Momentum(self.w.shape, momentum, nesterov), beta2, np.zeros(self.w.shape)
-
-    def step(self, g: np.ndarray) -> np.ndarray:
-        m = self.momentum.step(g)
-        if self.beta2 is None:
-            o = newton_schulz(m, 5)
-        else:
-            self.v = self.beta2 * self.v + (1 - self.beta2) * g**2
-            o = m * (1 - self.momentum.beta) / (np.sqrt(self.v) + 1e-8)
-        length = np.linalg.norm(o)
-        moved = self.w - self.lr * self.radius * (o / length if length > 0 else o)
-        self.w = self.radius * moved / np.linalg.norm(moved)
+        self.w = self.w - self.lr * (self.scale * self.direction(o) + self.weight_decay * self.w)
         return self.w

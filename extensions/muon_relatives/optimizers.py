@@ -1,4 +1,5 @@
-"""Muon and Adam on a sphere, every matrix keeping the norm it started with (Wen et al. 2025)."""
+"""NorMuon (Li et al. 2025, arXiv 2510.05491), MONA (Li et al. 2026, arXiv 2605.26842), and Muon and Adam on a sphere,
+every matrix keeping the norm it started with (Wen et al. 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +9,142 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_decay, check_size, misfit
+from cbs.optimizers.contract import check_decay, check_size, misfit, state_dtype
 from cbs.optimizers.layout import as_matrices, as_parameter
+from cbs.optimizers.muon import Muon, registered
 from cbs.optimizers.spectral import MomentumOptimizer, SpectralOptimizer, beside_adamw
+from cbs.registry.values import is_number
+
+# Added to square roots and norms in denominators, as in the released code (zichongli5/NorMuon, normuon.py)
+FLOOR = 1e-10
+
+
+class NorMuon(Muon):
+    """Muon with a second moment for every row (a neuron) of the polar factor O of the momentum:
+
+        v_i <- beta2 * v_i + (1 - beta2) mean_j O_ij^2
+        D_ij = O_ij / sqrt(v_i)
+        W <- (1 - lr * weight_decay) W - lr * scale * D |O| / |D|
+
+    where ``|.|`` is the Frobenius norm, so that a step is as long as Muon's. v starts at 0 without bias correction,
+    because the last factor would cancel it.
+
+    Args:
+        params: matrices, or groups of them as torch.optim takes them.
+        lr: learning rate.
+        beta2: decay of the rows' average squares per step.
+        momentum: like all further options as in :class:`~cbs.optimizers.muon.Muon`; the released code uses the learning
+            rate convention ``"original"``.
+
+    Raises:
+        ValueError: if a value is invalid, or a parameter is not a matrix.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        beta2: float = 0.95,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        lr_convention: str = "match_rms_adamw",
+        weight_decay: float = 0.0,
+        **iteration: Any,
+    ) -> None:
+        SpectralOptimizer.__init__(self, params, locals(), **iteration)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for invalid options."""
+        super().check(group)
+        check_decay("beta2", group["beta2"])
+
+    def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Return the polar factors, with rows divided by the roots of their second moments and the original norm."""
+        factors = zip(params, self.polar_factors(momenta, group), strict=True)
+        return [self._even(param, factor.to(state_dtype(param)), group["beta2"]) for param, factor in factors]
+
+    def _even(self, param: Tensor, factor: Tensor, beta2: float) -> Tensor:
+        squares = factor.square().mean(-1, keepdim=True)
+        average = self.state[param].setdefault("row_squares", torch.zeros_like(squares))
+        if average.shape != squares.shape:
+            raise misfit(self, "row_squares", average, param)
+        # Updated before it is read: v starts at 0, by which the first step would divide.
+        direction = factor / (average.lerp_(squares, 1 - beta2).sqrt() + FLOOR)
+        length, now = (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) for x in (factor, direction))
+        return direction * (length / (now + FLOOR))
+
+
+normuon = registered(
+    "normuon", NorMuon, "Muon with rows of one size on average on hidden matrices, AdamW on the rest.",
+    paper="Li et al. 2025, arXiv 2510.05491",
+)  # fmt: skip
+
+
+class Mona(Muon):
+    """Muon that averages, in place of the gradient g of a step k, the accelerated one
+
+        a_k = beta_a a_(k-1) + (1 - beta_a) (g_k - g_(k-1)),  a_1 = 0
+        g_k + alpha a_k
+
+    The differences add up: ``a_k = (1 - beta_a) (g_k - e_(k-1))`` with the average
+    ``e_k = beta_a e_(k-1) + (1 - beta_a) g_k`` that starts at ``e_0 = g_1``, which is all that is kept. With the
+    default alpha the accelerated gradient is the mean of the gradient and this average.
+
+    Formulas and defaults are those in which independent ports of the paper agree (palingenesis, ``optim.py``, and
+    others); its own algorithm could not be read. Ports differ in the first step, which has no difference: here none is
+    added.
+
+    Args:
+        params: matrices, or groups of them as torch.optim takes them.
+        lr: learning rate.
+        acceleration_decay: beta_a, decay of the average of differences per step.
+        acceleration: alpha; ``None`` for ``-1 / (2 (1 - beta_a))``.
+        momentum: like all further options as in :class:`~cbs.optimizers.muon.Muon`.
+
+    Raises:
+        ValueError: if a value is invalid, or a parameter is not a matrix.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        acceleration_decay: float = 0.99,
+        acceleration: float | None = None,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        lr_convention: str = "match_rms_adamw",
+        weight_decay: float = 0.0,
+        **iteration: Any,
+    ) -> None:
+        SpectralOptimizer.__init__(self, params, locals(), **iteration)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for invalid options."""
+        super().check(group)
+        check_decay("acceleration_decay", group["acceleration_decay"])
+        if group["acceleration"] is not None and not is_number(group["acceleration"]):
+            raise ValueError(f"acceleration must be None or a number, got {group['acceleration']!r}")
+
+    def gradient(self, param: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return the accelerated gradient, and update the average."""
+        gradient, rest = super().gradient(param, group), 1.0 - group["acceleration_decay"]
+        # Starts at the first gradient, so that the first step has no difference.
+        average = self.state[param].setdefault("average_gradient", gradient.clone())
+        if average.shape != param.shape:
+            raise misfit(self, "average_gradient", average, param)
+        share = -0.5 if group["acceleration"] is None else group["acceleration"] * rest
+        accelerated = gradient + share * (gradient - average)
+        average.lerp_(gradient, rest)
+        return accelerated
+
+
+mona = registered(
+    "mona", Mona, "Muon on gradients moved towards their average, AdamW on the rest.",
+    paper="Li et al. 2026, arXiv 2605.26842",
+)  # fmt: skip
 
 
 def step_on_sphere(owner: torch.optim.Optimizer, param: Tensor, direction: Tensor, group: Mapping[str, Any]) -> None:

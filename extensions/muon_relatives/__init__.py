@@ -1,0 +1,1 @@
+"""Relatives of Muon that single papers use: rows of one size, accelerated gradients, and matrices on spheres."""
