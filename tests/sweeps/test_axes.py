@@ -206,7 +206,6 @@ def test_options_are_set_where_a_schedule_has_them() -> None:
         ("stages(table='0:4 1K:16')", {}, "use --batch-sizes 4"),
         ("stages(table='0:4 9M:16')", {"batch_sizes": (4,)}, "beyond the budget"),
         ("norm_test", {"probe": None}, "needs a probe to measure the run"),
-        ("growth(first_examples=10, gamma=3)", {}, "diverges"),
         ("see_saw", {}, "seesaw"),
     ],
 )

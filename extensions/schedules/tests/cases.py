@@ -27,7 +27,14 @@ FLAGS = {
     ),
 }
 
+RULES = {
+    "growth": ({"first_examples": 300}, {}),
+    "growth_by_gradient": ({"first_norm": 6.0, "measurements": 20, "cap": 64}, {}),
+}
+"""Options with which a rule changes the batch size before ``tests/schedules/batch_size/test_theory.py`` ends."""
+
 MISTAKES = [
+    (["sweep", "--schedule", "growth(first_examples=100, gamma=1.5)", "--dry-run"], ["diverges"]),
     (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
     (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
     (

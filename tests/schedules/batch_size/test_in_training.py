@@ -151,12 +151,15 @@ def test_resuming_inside_any_stage_is_bitwise_and_the_learning_rate_depends_on_e
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    kinds([("noise_rule", 60), ("doubling", 7)], [("norm_test", 7), ("dual_norm", 60), ("growth_by_gradient", 60)]),
+    kinds([("noise_rule", 60), ("doubling", 7)], [("norm_test", 7), ("dual_norm", 60)]),
 )
 def test_resuming_a_closed_loop_run_is_bitwise(name: str, step: int, tmp_path: Path) -> None:
-    own = {"noise_rule": {"price": 40.0}, "growth_by_gradient": {"first_norm": 2.0}}.get(name, {})
-    theta = {"theta": 0.9} if name in ("norm_test", "dual_norm") else {}
-    choice = Choice(name=name, options={"measurements": 20, "cap": 64, **own, **theta})
+    own = {"noise_rule": {"price": 40.0}, "doubling": {}}.get(name, {"theta": 0.9})
+    assert_resumed_bitwise(tmp_path, name, step, own)
+
+
+def assert_resumed_bitwise(tmp_path: Path, name: str, step: int, options: dict[str, float]) -> None:
+    choice = Choice(name=name, options={"measurements": 20, "cap": 64, **options})
     config = config_with(
         batch_schedule=choice, probe=EVERY_STEP, max_steps=150,
         optimizer=Choice(name="adamw" if name == "dual_norm" else "sgd"), lr=0.02 if name == "dual_norm" else 0.1,

@@ -109,18 +109,6 @@ def test_smith_keeps_the_learning_rate_where_it_would_be_cut() -> None:
     assert schedule.starts[:4] == (0, 50_000, 75_000, 87_500)
 
 
-def test_growth_has_stages_that_grow_by_delta_and_stops_the_learning_rate_at_the_cap() -> None:
-    schedule = built("growth", run_of(16, 10**6), first_examples=1000, cap=100)
-    assert schedule.starts[:4] == (0, 1000, 3000, 7000)
-    sizes, factors = zip(*((stage.batch_size, stage.lr_factor) for stage in schedule.stages), strict=True)
-    assert sizes == (16, 32, 64, 100)
-    np.testing.assert_allclose(factors, [1, 1.4, 1.96, 1.96])
-    steps = built("growth", run_of(16, 7000), first_examples=1000, cap=None).steps(7000)
-    assert len(set(steps)) <= 2  # guideline of the paper: as many steps in every stage
-    longer = built("growth", run_of(16, 10**6), first_examples=1000, stage_power=1.5)
-    np.testing.assert_allclose(longer.starts[:4], [0, 1000, 1000 * (1 + 2**1.5), 1000 * (1 + 2**1.5 + 8)], atol=1)
-
-
 tables = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 60)), min_size=1, max_size=12)
 
 
@@ -185,11 +173,6 @@ REFUSED = [
     ("linear_ramp", {"to": 32, "increment": 5, "over_examples": 100}, {}, "not a whole number of increments"),
     ("linear_ramp", {"to": 32, "over_examples": 4000}, {}, "beyond the budget"),
     ("linear_ramp", {"to": 8, "over_examples": 100}, {}, "at least 9"),
-    ("growth", {"first_examples": 100, "gamma": 1.5}, {}, "diverges"),
-    ("growth", {"first_examples": 100, "delta": 2, "gamma": 2}, {}, "diverges"),
-    ("growth", {"first_examples": 4000}, {}, "the whole budget"),
-    ("growth", {"first_examples": 100, "cap": 4}, {}, "at least 8"),
-    ("growth_by_gradient", {"first_norm": 0.5, "gamma": 1.5}, {}, "diverges"),
     ("seesaw", {}, {}, "does not decay within"),
     ("seesaw", {}, {"name": "cosine", "decay_examples": 400_000_000}, "does not decay within"),
     ("seesaw", {"alpha": 1}, {"name": "cosine", "decay_examples": 4000}, "above 1"),

@@ -23,6 +23,7 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.workloads import build_workload
+from tests.cases import of_extensions
 from tests.factories import quadratic
 from tests.kinds import kinds_of
 from tests.references.noisy_quadratic import Quadratic, expected_losses
@@ -50,7 +51,6 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "constant": ({}, {}),
     "stages": ({"table": "0:8 400:16 1200:48", "lr_exponent": 0.5}, {}),
     "linear_ramp": ({"to": 40, "over_examples": 1500, "increment": 4}, {}),
-    "growth": ({"first_examples": 300}, {}),
     "seesaw": ({"alpha": 1.5}, {"schedule": FALLING}),
     "smith": ({"cut": 1.5}, {"schedule": FALLING}),
     "late_switch": ({"to": 64, "at": 0.05}, {}),
@@ -58,8 +58,9 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "norm_test": ({"theta": 0.6, **CLOSED}, {}),
     "dual_norm": ({"theta": 0.6, **CLOSED}, {}),
     "doubling": (CLOSED, {}),
-    "growth_by_gradient": ({"first_norm": 6.0, **CLOSED}, {}),
 }
+for rules in of_extensions("RULES"):
+    RULES |= rules
 """Options of a rule, and settings of the trial, with which its batch size changes before the target."""
 
 
@@ -151,7 +152,7 @@ def test_a_table_takes_the_steps_of_the_theory(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    kinds_of([name for name in EVERY if "measurements" in EVERY[name][0]], ["noise_rule", "growth_by_gradient"]),
+    kinds_of([name for name in EVERY if "measurements" in EVERY[name][0]], ["noise_rule"]),
 )
 def test_a_rule_that_looks_takes_the_steps_of_the_theory_and_sees_the_truth(name: str) -> None:
     config, model = of_rule(name), model_of(of_rule(name))
