@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.along_training import attention_logits, optimizer_steps
+from analysis.estimate.along_training import ALONG_TRAINING
 from analysis.estimate.definitions import EXTRAPOLATED, HEADLINE, CurveSample, Definition, chosen
 from analysis.estimate.definitions.least_product import within
 from analysis.estimate.diagnosis import Doubts, doubts_of, judge, not_reached
@@ -227,7 +228,7 @@ def answers(
 
 def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
     """Add results from the per-step columns; ``read`` returns the columns of a row of the trial table."""
-    noise, logits, matrices, clipped = {}, {}, {}, {}
+    noise, along, clipped = {}, {name: dict[int, pd.DataFrame]() for name in ALONG_TRAINING}, {}
     for entry in answer.points:
         if entry.reached:
             recorded = [read(row) for row in entry.trials]
@@ -235,12 +236,13 @@ def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
                 recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
             )
             columns = [each for each, _ in recorded]
-            logits[entry.batch_size] = attention_logits(columns, entry.steps_per_seed, entry.batch_size)
-            matrices[entry.batch_size] = optimizer_steps(columns, entry.steps_per_seed, entry.batch_size)
+            for name, tables in along.items():
+                curves = ALONG_TRAINING[name].curves(columns, entry.steps_per_seed, entry.batch_size)
+                tables[entry.batch_size] = curves
             pairs = zip(recorded, entry.steps_per_seed, strict=True)
             if shares := [c[CLIPPED][: math.ceil(steps)].mean() for (c, _), steps in pairs if CLIPPED in c]:
                 clipped[entry.batch_size] = float(np.mean(shares))
-    return replace(answer, noise=noise, attention_logits=logits, optimizer_steps=matrices, clipped=clipped)
+    return replace(answer, noise=noise, along=along, clipped=clipped)
 
 
 def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:

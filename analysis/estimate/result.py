@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.along_training import peaks
+from analysis.estimate.along_training import ALONG_TRAINING
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.draws import Draws
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
@@ -97,10 +97,7 @@ class Answer:
         advice: what to change; empty if nothing is missing.
         doubts: what may speak against it.
         noise: noise scales by batch size, for the batch sizes that reached the target.
-        attention_logits: curves of the largest attention logit by batch size, see
-            :func:`analysis.estimate.along_training.attention_logits`.
-        optimizer_steps: likewise curves of norms, trust ratios and clipped shares of matrices, see
-            :func:`analysis.estimate.along_training.optimizer_steps`.
+        along: curves by their names in :data:`~analysis.estimate.along_training.ALONG_TRAINING` and by batch size.
         clipped: fraction of steps to the target whose gradients were clipped, mean over seeds, by batch size; without
             batch sizes whose trials do not clip.
     """
@@ -121,8 +118,7 @@ class Answer:
     advice: str
     doubts: Doubts = field(default=Doubts(), repr=False)
     noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
-    attention_logits: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
-    optimizer_steps: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
+    along: dict[str, dict[int, pd.DataFrame]] = field(default_factory=dict, repr=False)
     clipped: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -223,11 +219,15 @@ class Answer:
             "verdict": str(self.verdict),
             "advice": self.advice,
             "points": [self._point(entry) for entry in self.points],
-            "max_attention_logits": [
-                {"batch_size": size} | row
-                for size, table in self.attention_logits.items()
-                for row in peaks(table, self.confidence)
-            ],
+            **{
+                name: [
+                    {"batch_size": size} | row
+                    for size, table in self.along.get(name, {}).items()
+                    for row in told(table, self.confidence)
+                ]
+                for name in ALONG_TRAINING
+                if (told := ALONG_TRAINING[name].told)
+            },
             "matched_geometry": self.matched_geometry,
             "matched_symbol": self.geometry.symbol if self.geometry else None,
             "matched_exponent": self.geometry.exponent if self.geometry else None,

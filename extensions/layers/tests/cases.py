@@ -6,3 +6,4 @@ MISTAKES = [
     ([*LOGITS, "--workload", "noisy_quadratic"], ["never calls"]),
     ([*LOGITS, "--set", "compile=true"], ["compiled model"]),
 ]
+SELDOM = ["optimizer_step"]  # A figure that is drawn of a diagnostic alone

@@ -220,11 +220,10 @@ def _run(optimizer: str, size: int, budget: int, tiny: bool, *, curvature: bool 
 
 def largest_logit(answer: Answer, batch_size: int, layer: int) -> Quantity | None:
     """Return the largest attention logit of a layer at a batch size; ``None`` if it was not recorded."""
-    from analysis.estimate.along_training import peaks
-
-    curves = answer.attention_logits.get(batch_size)
-    rows = [] if curves is None else peaks(curves, answer.confidence)
-    return next((Quantity(row["peak"], tuple(row["peak_interval"])) for row in rows if row["layer"] == layer), None)
+    for row in answer.to_json().get("max_attention_logits", ()):
+        if (row["batch_size"], row["layer"]) == (batch_size, layer):
+            return Quantity(row["peak"], tuple(row["peak_interval"]))
+    return None
 
 
 @PAPERS.register("merit-logits")

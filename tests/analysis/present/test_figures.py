@@ -102,10 +102,10 @@ def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 SELDOM = {
-    *("noise_against_critical", "noise_against_loss", "optimizer_step", "pareto_goals", "tuned_option", "one_rate"),
+    *("noise_against_critical", "noise_against_loss", "pareto_goals", "tuned_option", "one_rate"),
     *(name for names in of_extensions("SELDOM") for name in names),
 }
-"""Drawn of a diagnostic, several targets, tuned options or one rate: they have their own tests."""
+"""Drawn of several targets, tuned options or one rate: they have their own tests."""
 
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 
@@ -224,9 +224,8 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(names: tuple[str, 
 def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     page = VENUES[name]
     assert 0 < page.column <= page.text
-    table = pd.DataFrame({"panel": ["a"], "examples": [1.0], "max_attention_logit": [2.0], "low": [1.0], "high": [2.0]})
-    table = table.assign(optimizer="adamw", seeds=1, example_unit="sequence")
-    Picture("steps", FIGURES["max_attention_logit"], table).write(tmp_path, page)
+    kind = dataclasses.replace(FIGURES["steps"], frame=None, marks=None, draw=lambda axes, _: axes.plot([1.0], [2.0]))
+    Picture("steps", kind, pd.DataFrame({"panel": ["a"], "optimizer": ["adamw"]})).write(tmp_path, page)
     for panels in (2, 3, 7):
         assert style.grid(panels, page)[0].get_size_inches()[0] == page.text
     box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "steps.pdf").read_bytes())

@@ -1,5 +1,4 @@
-"""Curves along the trials at the best learning rate of what :mod:`cbs.diagnostics` records at every step: the largest
-attention logit, and what the optimizer's steps do to every matrix."""
+"""Curves along the trials at the best learning rate of what the diagnostics of this extension record at every step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from analysis.estimate.along_training import ALONG_TRAINING, AlongTraining
 from analysis.estimate.noise import Columns
 from analysis.quantities import Array
 
@@ -122,3 +122,7 @@ def peaks(curves: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
         found.append({"layer": int(row.layer), "peak": float(row.max_attention_logit), "peak_interval": interval,
                       "step": int(row.step)})  # fmt: skip
     return found
+
+
+ALONG_TRAINING.register("max_attention_logits")(AlongTraining(curves=attention_logits, told=peaks))
+ALONG_TRAINING.register("optimizer_steps")(AlongTraining(curves=optimizer_steps))

@@ -7,16 +7,16 @@ paper does not say whether masked pairs count).
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.estimate.along_training import LOGITS, MATRICES, QUANTITIES
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.present.findings import Analysis
+from extensions.layers.along_training import LOGITS, MATRICES, QUANTITIES
 
 _LOGITS = ["panel", "optimizer", "batch_size", "lr", *LOGITS, "example_unit"]
 _MATRICES = ["panel", "optimizer", "batch_size", *MATRICES, "example_unit"]
@@ -24,25 +24,23 @@ _MATRICES = ["panel", "optimizer", "batch_size", *MATRICES, "example_unit"]
 _LOG_FROM = 10.0  # Ratio of the largest to the smallest logit above which the axis is logarithmic
 
 
-def _recorded(
-    answers: Sequence[Answer], tables: Callable[[Answer], Mapping[int, pd.DataFrame]]
-) -> Iterator[pd.DataFrame]:
-    """Yield what was recorded of every optimizer at every batch size."""
+def _recorded(answers: Sequence[Answer], name: str) -> Iterator[pd.DataFrame]:
+    """Yield the curves of a name of every optimizer at every batch size."""
     for answer in answers:
-        for size, table in tables(answer).items():
+        for size, table in answer.along.get(name, {}).items():
             if len(table):
                 yield table.assign(optimizer=answer.group.optimizer, batch_size=size)
 
 
 def compute_logits(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of the curves, see :func:`analysis.estimate.along_training.attention_logits`; none if nothing was
+    """Return rows of the curves, see :func:`extensions.layers.along_training.attention_logits`; none if nothing was
     recorded.
 
     There is a panel for the first and the last layer at the smallest and the largest batch size that all optimizers
     with a record share; if they share none, at the one that most of them have. ``lr`` is the best learning rate. An
     optimizer without a record at a batch size has one row without numbers there.
     """
-    tables = list(_recorded(answers, lambda answer: answer.attention_logits))
+    tables = list(_recorded(answers, "max_attention_logits"))
     if not tables:
         return tidy([], _LOGITS)
     logits = pd.concat(tables)
@@ -107,9 +105,9 @@ def draw_logits(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def compute_matrices(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of the curves, see :func:`analysis.estimate.along_training.optimizer_steps`, at the largest batch
+    """Return rows of the curves, see :func:`extensions.layers.along_training.optimizer_steps`, at the largest batch
     size at which most optimizers have a record; none if nothing was recorded."""
-    tables = list(_recorded(answers, lambda answer: answer.optimizer_steps))
+    tables = list(_recorded(answers, "optimizer_steps"))
     if not tables:
         return tidy([], _MATRICES)
     sizes = [int(table["batch_size"].iloc[0]) for table in tables]

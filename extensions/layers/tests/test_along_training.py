@@ -15,13 +15,13 @@ import pytest
 
 from analysis import analyze
 from analysis.config import AnalysisConfig
-from analysis.estimate import along_training
-from analysis.estimate.along_training import POINTS, QUANTITIES, optimizer_steps
 from analysis.estimate.result import Answer
 from analysis.present import figures, style
 from analysis.present.figures import FIGURES
-from analysis.questions.analyze.figures.along_training import compute_matrices
 from cbs.trial.trial_files import read_steps
+from extensions.layers import along_training
+from extensions.layers.along_training import POINTS, QUANTITIES, optimizer_steps
+from extensions.layers.figures import compute_matrices
 from tests.factories import Truth, attention_logit, sweep
 
 FAST = AnalysisConfig(resamples=100)
@@ -71,7 +71,7 @@ def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_p
     (answer,) = analyze(tmp_path / "sweep", FAST).answers
     told = answer.to_json()["max_attention_logits"]
     assert [(row["batch_size"], row["layer"]) for row in told] == [(size, n) for size in (8, 32) for n in (1, 2, 3)]
-    largest = answer.attention_logits[32].groupby("layer")["max_attention_logit"].max()
+    largest = answer.along["max_attention_logits"][32].groupby("layer")["max_attention_logit"].max()
     assert [row["peak"] for row in told[3:]] == largest.tolist()
 
 
@@ -148,7 +148,9 @@ def test_points_are_means_of_a_seed_and_medians_over_seeds_up_to_the_first_to_re
 def test_the_figure_has_every_optimizer_in_every_panel_at_the_largest_shared_batch_size() -> None:
     def answer(name: str, sizes: tuple[int, ...], **more: float) -> Any:
         tables = {size: optimizer_steps([matrix_columns(5, size, **more)], [5.0], size) for size in sizes}
-        return SimpleNamespace(optimizer_steps=tables, group=SimpleNamespace(optimizer=name, example_unit="image"))
+        return SimpleNamespace(
+            along={"optimizer_steps": tables}, group=SimpleNamespace(optimizer=name, example_unit="image")
+        )
 
     table = compute_matrices([answer("adamw", (4, 16, 64)), answer("lamb", (4, 16), trust_ratio=0.5)])
     assert set(table["batch_size"]) == {16}
