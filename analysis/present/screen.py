@@ -33,8 +33,9 @@ def on_screen(
         return list(parts), list(then)
     for room in range(max(1, lines - 1 - len(then[:1])), 0, -1):  # what is left out takes a line, or several
         kept, left, doubted = _kept(parts, console, room)
+        by_verdict = ", ".join(f"{verdict}: {count}" for verdict, count in doubted.items())
         missing = ", ".join(
-            plural(count, name) + (f" ({_by_verdict(doubted)})" if name == "row" and doubted else "")
+            plural(count, name) + (f" ({by_verdict})" if name == "row" and doubted else "")
             for name, count in (Counter(command=len(then[1:])) + left).items()
         )
         shown = [*kept, f"--wide shows the rest: {missing}"]
@@ -77,10 +78,6 @@ def _verdicts(table: Table) -> Iterator[str]:
     for column in table.columns:
         if column.heading == VERDICT:
             yield from (text for row in table.rows if (text := column.cell(row)[0]) != Verdict.OK)
-
-
-def _by_verdict(doubted: Counter[str]) -> str:
-    return ", ".join(f"{verdict}: {count}" for verdict, count in doubted.items())
 
 
 def _gap(kept: Sequence[Table | str]) -> int:

@@ -89,7 +89,10 @@ def ratio_interval(
     # Noise in proportion to the signal at every step: the ratio has no error, and its correlation cannot be fitted.
     if np.abs(own).max() <= _ROUNDING * np.abs(means).prod():
         return _positive_part(*_fieller(means, np.zeros((2, 2)), 0.0), exponent)
-    fit = _whittle(own**2, design.variances[:, 1:])
+    # the row of highest likelihood for squared normal coefficients, up to a common scale (Whittle)
+    squares, variances = own**2, design.variances[:, 1:]
+    cost = np.log(variances).sum(axis=1) + len(squares) * np.log((squares / variances).sum(axis=1))
+    fit = int(cost.argmin())
     independent = design.independent[fit]
     if independent < _TOO_FEW:
         return Interval(None, None, f"no interval: only {independent:.0f} effectively independent steps")
@@ -155,12 +158,6 @@ def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
         past = row + (0.0 if start else correlations[:, None] * past)
         variances += row * (2.0 * past - row)
     return correlations, variances
-
-
-def _whittle(squares: Array, variances: Array) -> int:
-    """Return the row of ``variances``, up to a common scale, of highest likelihood for squared normal coefficients."""
-    cost = np.log(variances).sum(axis=1) + len(squares) * np.log((squares / variances).sum(axis=1))
-    return int(cost.argmin())
 
 
 def _fieller(means: Array, covariance: Array, quantile: float) -> tuple[float, float]:

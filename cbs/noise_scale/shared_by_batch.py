@@ -263,7 +263,7 @@ class SharedInputs:
         self._count[key] += 1
         rows = [_rows(tensor, units) for tensor in tensors]
         if key[1] is OF_EXAMPLE:
-            rows = [_some(each) for each in rows]
+            rows = [each[:, :: -(-each.shape[1] // COLUMNS)] for each in rows]
         waits = key[1] is OF_EXAMPLE and units.shape[1] == 1 and max(each.numel() for each in rows) <= SMALL
         self._waiting[key].append([each.clone() for each in rows] if waits else rows)
         if not waits or len(self._waiting[key]) == AT_ONCE:
@@ -304,11 +304,6 @@ class SharedInputs:
 
 def _rows(tensor: Tensor, units: Tensor) -> Tensor:
     return as_real(tensor).reshape(units.numel(), -1)
-
-
-def _some(rows: Tensor) -> Tensor:
-    """Return every so many a column, at most :data:`COLUMNS`."""
-    return rows[:, :: -(-rows.shape[1] // COLUMNS)]
 
 
 def _numbers(rows: Tensor) -> Tensor:

@@ -137,10 +137,9 @@ def widths_against(model: nn.Module, base: nn.Module) -> dict[str, Width]:
     return widths
 
 
-def scale_for_width(
-    optimizer: torch.optim.Optimizer, model: nn.Module, rule: str, widths: Mapping[str, Width] | None = None
-) -> None:
-    """Multiply the learning rate of each parameter by the factor of its width, in place.
+def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: str) -> None:
+    """Multiply the learning rate of each parameter by the factor of its width, in place; widths are ``model.widths()``,
+    if it has the method.
 
     A parameter group whose parameters have different factors is split; the parts keep the group's options and the order
     of its parameters. Groups stay as they are where there are no widths or every factor is 1. Call this after
@@ -150,15 +149,13 @@ def scale_for_width(
         optimizer: over parameters of ``model``; composites and wrappers included.
         model: the model.
         rule: a key of :data:`POWERS`.
-        widths: by parameter name; ``None`` for ``model.widths()``, if it has the method.
 
     Raises:
         ConfigError: if there is no such rule, or the widths name a parameter that the model does not have.
     """
     if rule not in POWERS:
         raise ConfigError(f"unknown width rule {rule!r}: known rules are {', '.join(POWERS)}")
-    if widths is None:
-        widths = model.widths() if isinstance(model, HasWidths) else {}
+    widths = model.widths() if isinstance(model, HasWidths) else {}
     params = dict(model.named_parameters())
     for name in widths:
         if name not in params:

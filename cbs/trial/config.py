@@ -232,7 +232,10 @@ class TrialConfig:
             self.parent is None or self.batch_schedule is None,
             f"batch schedule {self.batch_schedule} cannot start from a checkpoint: leave out one of the two",
         )
-        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
+        norm = self.clip_norm
+        valid = isinstance(norm, Real) and not isinstance(norm, bool) and 0.0 <= float(norm) < math.inf
+        _require(norm is None or valid, f"clip_norm must be a finite number of at least 0 or none, got {norm!r}")
+        object.__setattr__(self, "clip_norm", float(norm) if norm else None)
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
@@ -321,17 +324,6 @@ def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
     )
     _require(len(set(names)) == len(names), f"{field_name} holds a name twice: {', '.join(names)}")
     return tuple(sorted(names))
-
-
-def clip_norm_or_none(value: Any) -> float | None:
-    """Return a clipping norm as a float; ``None`` where it is ``None`` or 0.
-
-    Raises:
-        ConfigError: if it is not a finite number of at least 0.
-    """
-    valid = isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
-    _require(value is None or valid, f"clip_norm must be a finite number of at least 0 or none, got {value!r}")
-    return float(value) if value else None
 
 
 def plain_values(settings: Any) -> dict[str, Any]:

@@ -183,7 +183,9 @@ class Store:
         if flushed:
             with atomic_folder(folder, f"trial {result.trial_id} to {self.trials}") as draft:
                 _write(draft, result)
-                _sync(draft)
+                for path in draft.iterdir():
+                    with open(path, "rb") as file:
+                        os.fsync(file.fileno())
         else:
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder, result)
@@ -309,12 +311,6 @@ def _write(folder: Path, result: TrialResult) -> None:
     (folder / "steps.parquet").write_bytes(steps_bytes(result))
     (folder / "record.parquet").write_bytes(parquet_bytes(record_table(result)))
     (folder / "timing.json").write_bytes(json_bytes(result.timing))
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -148,12 +148,6 @@ def behind(axes: Axes, table: pd.DataFrame, x: str, y: str) -> list[Line2D]:
     return [mark("the other optimizers", linewidth=0.6, alpha=0.5)] if len(others) else []
 
 
-def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: MarkStyle) -> None:
-    """Draw a dotted line from the x axis at a batch size up to the ``steps`` of a curve."""
-    steps = np.exp(np.interp(np.log(at), np.log(rows["batch_size"]), np.log(rows["steps"])))
-    axes.plot([at] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
-
-
 def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str = "x") -> None:
     """Shade from ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
     fill = axes.fill_between if axis == "x" else axes.fill_betweenx

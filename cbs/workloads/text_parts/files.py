@@ -78,7 +78,9 @@ def load_corpus(
         training, held_out = _split_documents(paths[0], text_field, encoder)
     else:
         whole = [
-            _tokens_in(path, dtype) if is_flat else [_tokens_of_all(path, text_field, encoder)]
+            _tokens_in(path, dtype)
+            if is_flat
+            else [_not_empty(_join((tokens for _, tokens in _encoded(path, text_field, encoder)), encoder), path)]
             for path, is_flat in zip(paths, flat, strict=True)
         ]
         training = whole[0][0]
@@ -230,10 +232,6 @@ def _split_documents(path: Path, text_field: str, encoder: Tokenizer) -> list[To
     if len(training) and len(validation):
         return [training, validation]
     return _split_tokens(_not_empty(_join(everything, encoder), path))
-
-
-def _tokens_of_all(path: Path, text_field: str, encoder: Tokenizer) -> np.ndarray:
-    return _not_empty(_join((tokens for _, tokens in _encoded(path, text_field, encoder)), encoder), path)
 
 
 def _encoded(path: Path, text_field: str, encoder: Tokenizer) -> Iterator[tuple[str, np.ndarray]]:

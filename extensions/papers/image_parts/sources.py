@@ -113,7 +113,7 @@ def data_source(
     )
 
 
-def photo_source(workload: str, *, size: int, validation_examples: int | None = None) -> ImageSource:
+def photo_source(workload: str, *, size: int) -> ImageSource:
     """Return a source of random square patches of the photo that is part of matplotlib, in grey, all of class 0.
 
     The left three quarters are for training, the rest for validation.
@@ -145,7 +145,7 @@ def photo_source(workload: str, *, size: int, validation_examples: int | None = 
     values = sides[0].double() / 255
     return ImageSource(
         stream=lambda generator: patches(sides[0], generator),
-        held_out=patches(sides[1], torch.Generator().manual_seed(0)).next(validation_examples or PATCHES_HELD_OUT),
+        held_out=patches(sides[1], torch.Generator().manual_seed(0)).next(PATCHES_HELD_OUT),
         classes=1,
         size=size,
         mean=values.mean().float()[None],

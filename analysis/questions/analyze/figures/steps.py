@@ -128,7 +128,8 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
     about = pd.concat(kinds).iloc[0]
     critical, low, high = about[list(CRITICAL)].astype(float)
     if len(fit) and axes.get_xlim()[0] <= critical <= axes.get_xlim()[1]:
-        style.drop_line(axes, fit, critical, look)
+        steps = np.exp(np.interp(np.log(critical), np.log(fit["batch_size"]), np.log(fit["steps"])))
+        axes.plot([critical] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
         if not np.isnan([low, high]).all():
             ends = np.where(np.isnan([low, high]), axes.get_xlim(), [low, high])  # an open end goes on to the edge
             axes.plot(ends, [0.02 * place] * 2, color=look.colour, linewidth=2, alpha=0.6, zorder=2,
