@@ -294,6 +294,7 @@ def _neighbouring(log_sizes: Array, chances: Sequence[Array]) -> Array:
     scatter = np.exp(-0.5 * ((_BENDS[:, None] - _BENDS) / _ALIKE) ** 2)
     scatter /= scatter.sum(axis=0)
     weights = np.exp(-0.5 * ((log_sizes[:, None] - log_sizes) / _LENGTH) ** 2) * (1 - np.eye(len(log_sizes)))
+    # a chance may round to 0, which has no logarithm
     logs = weights @ np.log(np.array(chances) @ scatter + 1e-300) - 0.5 * (_BENDS / _UNKNOWN) ** 2
     level = np.exp(logs - logs.max(axis=1, keepdims=True))
     return np.asarray((level / level.sum(axis=1, keepdims=True)) @ scatter.T)

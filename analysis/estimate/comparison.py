@@ -196,6 +196,7 @@ def standings(drawn: Array, margin: float, confidence: float) -> Standings:
     for place in range(count) if count > 1 else ():
         apart = drawn[:, [place]] - np.delete(drawn, place, axis=1)
         high[place] = max(0.0, float(np.quantile(apart, 1 - tail, axis=0).max()))
+        # two conditions may be drawn alike, and 0 would divide
         middle, spread = apart.mean(axis=0), np.maximum(apart.std(axis=0), 1e-300)
         farthest, one_sided = np.quantile(((apart - middle) / spread).min(axis=1), [tail, 2 * tail])
         low[place] = max(0.0, float((middle + farthest * spread).max()))

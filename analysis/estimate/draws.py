@@ -345,6 +345,7 @@ def _by_rates(log_sizes: Array, found: Sequence[AtBest], alike: float) -> Array:
     """Return the covariance of the errors that all seeds of a condition share, shape ``[M, M]``: neighbouring batch
     sizes, to the distance ``alike`` in ln B, are run at learning rates that miss the best ones by as much."""
     deviations = np.sqrt([each.variance for each in found])
+    # a length of 0 leaves each error to its condition
     apart = np.abs(log_sizes[:, None] - log_sizes) / max(alike, 1e-9)
     return np.outer(deviations, deviations) * np.exp(-apart) + _LEAST**2 * np.eye(len(found))
 
@@ -370,10 +371,13 @@ def _noises(models: SeedModels, usual: float, spread_of_usual: float) -> tuple[A
     between seeds and of their prior, whose median is ``usual`` up to ``spread_of_usual`` in ln, shape ``[J, Q]``
     each."""
     if models.freedom:
+        # ln of a deviation from n contrasts is known to 1 / sqrt(2 n); 2.6 of these on either side hold 99 %
         spread = min(1.2, 2.6 / math.sqrt(2 * models.freedom))
         middle = np.sqrt(models.squares / models.freedom)
+        # seeds may agree to the last digit
         logs = np.log(np.maximum(middle, 1e-4))[:, None] + np.linspace(-spread, spread, 9)
     else:
+        # without contrasts only the prior says what noise is likely, so all that runs have is tried
         logs = np.broadcast_to(np.linspace(math.log(_LEAST), math.log(0.4), 13), (len(models.means), 13))
     gaps = logs[:, 1:2] - logs[:, :1]
     likelihood = (

@@ -215,6 +215,7 @@ def learning_rate_law(
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
     slope = Quantity.of_draws(rows @ across / (across @ logs), confidence)
+    # the first of the values that are tried stands for a B_n too far below all batch sizes to be seen
     sizes = np.where(log_noise > logs[0] - math.log(_REACH) + 1e-9, np.exp(log_noise), 0.0)
     ends = interval(sizes[1:], confidence)
     saturating, (low, high) = {}, slope.interval
@@ -253,7 +254,7 @@ def _fit(rows: Array, weights: Array, logs: Array) -> tuple[Array, Array, Array]
     The fit is linear at a given ``B_n``, so all values on a grid are tried.
     """
     reach = math.log(_REACH)
-    noise = np.append(np.arange(logs[0] - reach, logs[-1] + reach, 0.05), np.inf)
+    noise = np.append(np.arange(logs[0] - reach, logs[-1] + reach, 0.05), np.inf)  # infinite: a power law to the end
     shapes = _shape(noise[:, None], logs)
     means, centre = shapes @ weights, rows @ weights
     shapes = shapes - means[:, None]

@@ -116,6 +116,7 @@ def _scale(losses: Sequence[Array]) -> Scale:
     spread = float(np.max(best)) - least
     squares, freedom = pooled(winners)
     noise = math.sqrt(squares / freedom) if freedom else 0.0
+    # where no best rate lies inside, a tenth of what lies between the batch sizes stands for the bend
     unit = max(_BENT * float(np.median(bends)) if bends else 0.1 * spread, _NOISY * noise, spread / _RANGE)
     return Scale(least, unit if unit > 0 else 1.0)
 

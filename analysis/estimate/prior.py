@@ -132,6 +132,7 @@ class StepsPrior:
     @property
     def spread(self) -> Array:
         """Standard deviations of x_0 and of ln a."""
+        # held at 1 by a deviation that may divide
         return self.scale * np.array([PLACE, 1e-6 if self.hyperbola else EXPONENT])
 
     def slopes(self, edges: Array, log_sizes: Array, means: Array, covariance: Array) -> Slopes:
@@ -142,7 +143,7 @@ class StepsPrior:
         at = self._likeliest(log_sizes, means, covariance)
         laws = [self._law(middles, *at, 1.0)]
         if held:
-            usual = [(0, 1e-6, 1.0)]
+            usual = [(0, 1e-6, 1.0)]  # no departure, by a size that may divide
         else:
             usual = [
                 (0, size, (1 - sum(OTHERS.values())) * weight) for size, weight in zip(SIZES, WEIGHTS, strict=True)
@@ -167,6 +168,7 @@ class StepsPrior:
             base=np.r_[[laws[k][0] for k in of_law], -before * BEFORE[0] - (1 - before) * AFTER[0]],
             derivatives=np.r_[[laws[k][1] for k in of_law], lines],
             kernel=kernel,
+            # rounding may turn its smallest eigenvalues negative
             root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))), dtype=float),
             sizes=self.scale * np.r_[[size for _, size, _ in usual], np.full(odd, BESIDE)],
             jumps=jumps,
@@ -178,6 +180,7 @@ class StepsPrior:
 
     def _law(self, at: Array, place: float, log_exponent: float, sharpness: float) -> tuple[Array, Array]:
         """Return slopes of the law ``[U]``, and by one standard deviation of its parameters ``[U, 2]``."""
+        # a forward difference: its error is far below the spread of the parameters
         small, base = 1e-4, _slope(at, place, log_exponent, sharpness)
         by_place = (_slope(at, place + small, log_exponent, sharpness) - base) / small
         by_exponent = (_slope(at, place, log_exponent + small, sharpness) - base) / small
@@ -230,6 +233,7 @@ def matern(places: Array, length: float) -> Array:
 def _rise(scaled: Array, sharpness: float) -> Array:
     """Return a law at a (x - x_0): ln steps over the fewest."""
     if sharpness == SATURATION:
+        # further up exp(-exp(.)) rounds to 0, which has no logarithm
         return np.asarray(-np.log(-np.expm1(-np.exp(np.clip(scaled, -50, 5)))))
     return np.asarray(np.logaddexp(0, -sharpness * scaled) / sharpness)
 
@@ -237,7 +241,7 @@ def _rise(scaled: Array, sharpness: float) -> Array:
 def _slope(at: Array, place: float, log_exponent: float, sharpness: float) -> Array:
     exponent = math.exp(log_exponent)
     if sharpness == SATURATION:
-        saved = np.exp(np.clip(exponent * (at - place), -30, 5))
+        saved = np.exp(np.clip(exponent * (at - place), -30, 5))  # beyond, 0 over 0 below and an overflow above
         return np.asarray(-exponent * saved / np.expm1(saved))
     return np.asarray(-exponent / (1 + np.exp(np.clip(sharpness * exponent * (at - place), -50, 50))))
 
@@ -309,8 +313,9 @@ class Line:
         middles = edges + STEP / 2
         rises, between = np.diff(means) / np.diff(log_sizes), (log_sizes[1:] + log_sizes[:-1]) / 2
         width = max(NEAR, float(np.diff(log_sizes).max()))
+        # far from all of them the mean of all counts
         near = np.exp(-0.5 * ((middles[:, None] - between) / width) ** 2) + 1e-9
-        sizes = np.sqrt(near @ rises**2 / near.sum(axis=1)) + 1e-6
+        sizes = np.sqrt(near @ rises**2 / near.sum(axis=1)) + 1e-6  # losses that are all the same leave a kernel of 0
         kernel = np.outer(sizes, sizes) * np.exp(-np.abs(middles[:, None] - middles) / LOSS_LENGTH)
         places = np.arange(log_sizes[0] + APART / 2, log_sizes[-1], APART)
         bends = (middles > places[:, None]) * (BEND * np.interp(places, middles, sizes))[:, None]
@@ -320,6 +325,7 @@ class Line:
             base=np.zeros((len(weights), len(edges))),
             derivatives=np.full((len(weights), len(edges), 1), _ANY),
             kernel=kernel,
+            # rounding may turn its smallest eigenvalues negative
             root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.diag(np.diag(kernel)))),
             sizes=np.append(SHARES, np.full(len(places), BESIDE_A_BEND)),
             jumps=np.concatenate([np.zeros((len(SHARES), len(edges))), bends]),

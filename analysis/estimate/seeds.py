@@ -77,6 +77,7 @@ class SeedModels:
             before = -math.inf
             for cell in np.flatnonzero(self.labels == label):
                 x = float(self.log_sizes[self.place[cell]])
+                # of the batch size the half octave
                 numbers = [key, int(label) % 2**32, round(2 * x / math.log(2)) % 2**16]
                 new = np.random.default_rng(numbers).standard_normal((2, count))
                 level, slope = _onward(level, slope, math.sqrt(3) * (x - before) / length, new)
@@ -142,7 +143,7 @@ def _onward(level: Array, slope: Array, step: Array, new: Array) -> tuple[Array,
     It is a Markov process of the two (Hartikainen and Särkkä, "Kalman filtering and smoothing solutions to temporal
     Gaussian process regression models", 2010, eq. 12), driven by two ``new`` standard normal numbers a step.
     """
-    step = np.minimum(step, 1e3)
+    step = np.minimum(step, 1e3)  # the first step is infinite, and 0 x infinity no number
     fade = np.exp(-step)
     moved, turned = fade * ((1 + step) * level + step * slope), fade * ((1 - step) * slope - step * level)
     # what the step adds: 1 minus what is kept, and its Cholesky factor
@@ -151,7 +152,7 @@ def _onward(level: Array, slope: Array, step: Array, new: Array) -> tuple[Array,
     cross = 2 * kept * step**2
     second = np.maximum(1 - kept * ((1 - step) ** 2 + step**2), 0.0)
     root = np.sqrt(first)
-    tied = np.divide(cross, root, out=np.zeros_like(cross), where=root > 1e-9)
+    tied = np.divide(cross, root, out=np.zeros_like(cross), where=root > 1e-9)  # a step of 0 adds nothing
     own = np.sqrt(np.maximum(second - tied**2, 0.0))
     return moved + root * new[0], turned + tied * new[0] + own * new[1]
 

@@ -386,7 +386,7 @@ def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float 
 def easier_by_rounding(value: float, below: bool, digits: int) -> float:
     """Return the next easier value with ``digits`` digits for a target that is passed below it (or above)."""
     if value == 0:
-        return 1e-12 if below else -1e-12
+        return 1e-12 if below else -1e-12  # 0 has no digits to round; far below what a metric shows
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
     rounded = (math.floor(value / unit) + 1) * unit if below else (math.ceil(value / unit) - 1) * unit
     return float(f"{rounded:.6g}")

@@ -116,6 +116,7 @@ def _without_warmup(found: Sequence[AtBest], studies: Sequence[Study]) -> list[A
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
         return [
+            # steps that are mostly warmup keep a tenth, as their logarithm must exist
             replace(each, values=np.log(np.maximum(np.exp(each.values) - warmup, 0.1 * np.exp(each.values))))
             for each, warmup in zip(found, warmups, strict=True)
         ]

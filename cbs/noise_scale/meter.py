@@ -189,7 +189,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if the geometry is not measured, or parameter groups are requested without an optimizer.
         """
-        asked = by, geometry, confidence, self.probe.caveat
+        asked = by, geometry, confidence, self.probe.caveat  # a caveat may come between two calls
         if asked in self._cached:
             return self._cached[asked]
         self._flush()

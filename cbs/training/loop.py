@@ -115,6 +115,7 @@ class TrainingLoop(Assembly):
         lrs = [base * multiplier for base in self.base_lrs]
         for group, lr in zip(optimizer.param_groups, lrs, strict=True):
             group["lr"] = lr
+        # every rank draws the whole batch, so that the examples are the same on any number of ranks
         batch = self.stream.next(stage.batch_size)
         examples, own = self.ranks.share(batch, stage.batch_size, equal=self.noise_scale is not None)
         step.batch = self.to_device(own)
@@ -136,10 +137,11 @@ class TrainingLoop(Assembly):
         """Measure the validation metric and append it to the curve."""
         started = time.perf_counter()
         values = {self.config.target.metric: math.nan}
-        if self.ranks.first or self.ranks.shard:
+        if self.ranks.first or self.ranks.shard:  # a forward pass of a sharded model needs all ranks
             sizes = self.columns.batch_sizes()
             values = self.validation.measure(np.cumsum(sizes, dtype=np.int64)[len(sizes) - len(losses) :], losses)
         for target in self.config.targets:
+            # by it ranks decide whether to go on, and one that ends alone leaves the others waiting
             values[target.metric] = self.ranks.agreed(values.get(target.metric, math.nan), self.device)
         value = values.pop(self.config.target.metric)
         self.ranks.check_alike(self.model)

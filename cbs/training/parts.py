@@ -106,7 +106,7 @@ class Clipping(Part):
         self._model, self._limit, self._shard = model, clip_norm, shard
 
     def before_step(self, step: TrainingStep) -> None:
-        norm = clip_grad_norm_(self._model.parameters(), self._limit)
+        norm = clip_grad_norm_(self._model.parameters(), self._limit)  # the norm before clipping
         step.values[CLIPPED] = ((whole(norm) if self._shard else norm) > self._limit).double()
 
 
@@ -127,6 +127,7 @@ class Diagnostics(Part):
         self._model, self._optimizer = model, optimizer
 
     def _due(self, step: TrainingStep) -> Sequence[Diagnostic]:
+        # of the first step, too: it fixes the columns
         return self._diagnostics if (step.number - 1) % self._every == 0 else ()
 
     def begin(self, step: TrainingStep) -> None:
@@ -135,6 +136,7 @@ class Diagnostics(Part):
     def before_step(self, step: TrainingStep) -> None:
         for diagnostic in self._due(step):
             if isinstance(diagnostic, UpdateDiagnostic):
+                # known after the step; the columns must be there before
                 nothing = step.values["train_loss"].new_tensor(math.nan)
                 columns: Mapping[str, Tensor] = dict.fromkeys(
                     diagnostic.before_step(self._model, self._optimizer), nothing

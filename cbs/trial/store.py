@@ -183,7 +183,7 @@ class Store:
         if flushed:
             with atomic_folder(folder, f"trial {result.trial_id} to {self.trials}") as draft:
                 _write(draft, result)
-                for path in draft.iterdir():
+                for path in draft.iterdir():  # the rename must not reach the disk before what the files hold
                     with open(path, "rb") as file:
                         os.fsync(file.fileno())
         else:

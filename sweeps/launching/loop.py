@@ -138,7 +138,7 @@ def prepare(
         resolved = launch.resolve(sweep, target)
         folder = output if output is not None else launch.output_folder(resolved, recipe, RESULTS)
         if not dry_run:
-            check_free(folder)
+            check_free(folder)  # before steps are timed, which takes a while
         resolved = started(resolved, folder, source, note)
         if not timed(sweep, policy, resources):
             return PlannedSweep(resolved, folder, None)
@@ -190,7 +190,7 @@ def carry_out(
 
     told = note if progress is None else progress.note
     gpus = 0 if plan.sweep.trial.device == "cpu" else device.count()
-    workers = resources.parallel(gpus) if resources.address is None else 0
+    workers = resources.parallel(gpus) if resources.address is None else 0  # of a cluster it is not known here
     underway = Underway(plan.sweep, plan.folder, limits, told, workers)
     with contextlib.ExitStack() as context:
         ahead = ahead or context.enter_context(PrestartedRay())

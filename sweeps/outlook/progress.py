@@ -202,6 +202,7 @@ class Progress(Observer):
                 self._live = None
 
     def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
+        # on a terminal lines are drawn over, in a log file each one stays
         pause = 0.25 if self._live is not None else LINE_SECONDS
         if self._console is not None and time.monotonic() - self._shown > pause:
             self.update(search, {key: beat for key, beat in running.items() if beat.get("value") is not None})

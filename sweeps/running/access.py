@@ -42,6 +42,7 @@ def token_of(address: str | None, *, insecure: bool) -> Iterator[None]:
     names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
     before = {name: os.environ.get(name) for name in names}
     if address is None:
+        # anybody on this machine could send jobs to a Ray without one
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     elif insecure:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")

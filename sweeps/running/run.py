@@ -88,6 +88,7 @@ class SweepRun:
         try:
             if "died" in answer:
                 self.deaths[config.trial_id] += 1
+                # what hung is likely to hang again, and that takes minutes to notice
                 if self.deaths[config.trial_id] <= MAX_DEATHS and not answer["hung"]:
                     self.search.give_back(config)
                     return
@@ -96,12 +97,12 @@ class SweepRun:
                 self.store.write_last_lines(config.trial_id, answer["lines"])
             elif "message" in answer:
                 self.store.save(without_curve(config, TrialStatus(answer["status"]), answer["message"]))
-            elif not self.store.contains(config):
+            elif not self.store.contains(config):  # the worker has stored the result, in the folder as its node sees it
                 self.fatal = (
                     f"trial {config.trial_id} was written, but not to {self.store.root}: all nodes must share it"
                 )
                 return
-            finished = self.store.load(config.trial_id, with_steps=False)
+            finished = self.store.load(config.trial_id, with_steps=False)  # no search asks for columns of steps
             check_start(finished)
         except CbsError as problem:
             self.fatal, self.again = str(problem), isinstance(problem, ResultsError)

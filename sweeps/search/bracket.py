@@ -114,6 +114,7 @@ class Rules:
     @property
     def finest(self) -> int:
         """Smallest allowed distance between two learning rates, in positions of the lattice."""
+        # a resolution that is a whole number of positions must not round up
         return max(1, math.ceil(OCTAVE * math.log2(self.resolution) - 1e-9))
 
 

@@ -134,7 +134,7 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     if stop < end.steps:
         status, distance = TrialStatus.PRUNED, 1.0
     elif end.reached:
-        status, distance = TrialStatus.REACHED, -1e-9
+        status, distance = TrialStatus.REACHED, -1e-9  # just past the target
     elif math.isinf(end.distance):
         status = TrialStatus.DIVERGED
     last = math.ceil(stop)

@@ -73,6 +73,7 @@ class Search:
             return None
         cell = next((cell for _, cell in self._queue if not self._unbounded(cell, taken or {})), self._queue[0][1])
         guess = math.log(self.studies[cell.study].guess)
+        # the best one sets the lowest bound, at which all others end
         lr = min(self._waiting[cell], key=lambda lr: abs(math.log(lr) - guess))
         self._take(cell, lr)
         config = self.config(cell, lr)

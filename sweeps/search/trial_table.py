@@ -136,6 +136,7 @@ class TrialTable:
         """Return log steps relative to those of a row, shape ``[L]``; infinite where a larger share missed the
         target."""
         failed, mean = (each[0] for each in self._standings)
+        # shares of seeds are quotients, alike up to rounding
         return np.where(failed <= failed[row] + 1e-9, np.maximum(mean - mean[row], 0.0), np.inf)
 
     def seed_deviation(self) -> float:
@@ -163,7 +164,7 @@ def _residual(logs: np.ndarray, there: np.ndarray) -> float:
     """Return the residual sum of squares of an additive model of learning rate and seed, fitted by alternating
     means."""
     rows, columns = np.zeros(logs.shape[0]), np.zeros(logs.shape[1])
-    for _ in range(50):
+    for _ in range(50):  # converges by a constant factor a round; tables without gaps need one
         rest = np.where(there, logs - columns, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         settled = np.abs(rest - rows).max() < 1e-9
         rows = rest

@@ -53,7 +53,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
     """
     across, height = size(axes)
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
-    line = SMALL * LINE / 72 / height
+    line = SMALL * LINE / 72 / height  # points to inches, to a share of the axes
     most = int(np.clip(1.0 / (line * max(1, len(ends))), 1, 3))
     texts = wrapped_apart([text for _, _, text, _ in ends], 0.45 * across, SMALL, lines=most)
     gap = line * max((text.count("\n") + 1 for text in texts), default=1)
