@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from analysis.formatting import DASH, number, percent, share, time_unit
@@ -10,7 +10,7 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, files, quantity
-from analysis.quantities import OPEN, UNKNOWN, Interval
+from analysis.quantities import OPEN, UNKNOWN, Interval, Quantity
 from extensions.schedules.judge.judged import HOUR, Judged, Schedules
 from extensions.schedules.losses import ScheduleLosses
 from extensions.schedules.plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
@@ -36,19 +36,13 @@ def _(plans: SchedulePlans) -> Presentation:
             lines.insert(0, f"{sum(stage.steps for stage in plan.stages):,} steps for {budget:,} {unit}")
         wide.append(stages([plan], f"{name}planned batch sizes {level}", lines))
         wide.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
-    names = [plan.source.optimizer for plan in plans.plans]
-    lines = [f"{name}: {plan.verdict}" if len(names) > 1 else plan.verdict
-             for name, plan in zip(names, plans.plans, strict=True)]  # fmt: skip
     tables = {"schedule_plan": stages(plans.plans), "schedule_plan_outcomes": outcomes(plans.plans)}
-    short = [
-        each for each in tables["schedule_plan"].columns if each.heading in SHORT or each.heading.startswith("from")
-    ]
-    planned = replace(
-        tables["schedule_plan"],
-        columns=(Column("", "source.optimizer", "optimizer" if len(names) > 1 else "", name=True), *short),
-        title=f"Planned batch sizes {level}",
-        lines=lines,
-    )
+    if len(plans.plans) > 1:
+        planned = by_optimizer(plans.plans, f"Planned batch sizes {level}")
+    else:
+        whole, lines = tables["schedule_plan"], [plan.verdict for plan in plans.plans]
+        short = tuple(each for each in whole.columns if each.heading in SHORT or each.heading[:5] == "from ")
+        planned = replace(whole, columns=short, title=f"Planned batch sizes {level}", lines=lines)
     return Presentation(
         shown=[planned],
         wide=[*wide, *filter(None, [plans.timing, *plans.notes])],
@@ -79,6 +73,44 @@ def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] 
         Column("lr_factor", "lr_factor.value", "times", _ends),
     )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def by_optimizer(plans: Sequence[SchedulePlan], title: str) -> Table:
+    """Return a table with one row per plan: its stages as one types them, and what they save."""
+    rows = [(next(each for each in plan.outcomes if each.recommended), plan) for plan in plans]
+    counted = any(plan.source.tokens_per_example for plan in plans)
+
+    def typed(_: PlanOutcome, plan: SchedulePlan) -> str:
+        each = plan.source.tokens_per_example or 1
+        return " ".join(f"{_amount(start * each)}:{size}" for start, size in plan.table)
+
+    columns = (
+        Column("", "source.optimizer", "optimizer", name=True),
+        Column("", typed, f"from {'token' if counted else 'example'}:batch size", left=True),
+        Column("", _lrs, "learning rate"),
+        Column("", lambda _, plan: plan.outcomes[-1].batch_sizes[0], "constant"),
+        _percent("saves, %", lambda outcome, _: outcome.examples_saved),
+    )
+    lines, known = [], [outcome.examples_saved.value is not None for outcome, _ in rows]
+    if any(known):
+        lines = ["saves: of the examples of the constant batch size with as many steps; where this may be 0, the one "
+                 "that is shown is as good as far as was measured"]  # fmt: skip
+    said: dict[str, list[str]] = {}
+    for plan, is_known in zip(plans, known, strict=True):
+        said.setdefault("" if is_known else plan.verdict, []).append(plan.source.optimizer)
+    lines += [f"{', '.join(names)}: {verdict}" for verdict, names in said.items() if verdict]
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _amount(count: int) -> str:
+    """Three digits of a number of examples or tokens, as a table of stages takes it.
+
+    >>> [_amount(count) for count in (0, 9_999, 26_592, 157_600, 1_250_000, 168_000_000_000)]
+    ['0', '9999', '26.6K', '158K', '1250K', '168B']
+    """
+    size, suffix = next(((1000**power, unit) for power, unit in ((4, "T"), (3, "B"), (2, "M"), (1, "K"))
+                         if count >= 10 * 1000**power), (1, ""))  # fmt: skip
+    return f"{round(count / size, max(0, 3 - len(str(count // size)))):g}{suffix}"
 
 
 def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
@@ -173,10 +205,14 @@ def _saved_first(entry: Judged) -> float:
     return math.inf if saved is None else -saved
 
 
-def _whole(entry: Judged, *_: object) -> tuple[int | None, ...]:
-    """Return the steps saved with their interval in whole percent; ``None`` for what is unknown."""
-    saved = entry.comparison.steps_saved if entry.comparison else UNKNOWN
-    return tuple(None if share is None else round(100 * share) for share in (saved.value, *saved.interval))
+def _percent(heading: str, of: Callable[..., Quantity]) -> Column:
+    """Return the column of a share with its interval in whole percent."""
+
+    def whole(*row: object) -> list[int | None]:
+        saved = of(*row)
+        return [None if share is None else round(100 * share) for share in (saved.value, *saved.interval)]
+
+    return Column("", lambda *row: whole(*row)[0], heading, lambda *row: whole(*row)[1:], signed=True)
 
 
 def at_a_glance(entries: Sequence[Judged], said: str) -> Table:
@@ -187,7 +223,7 @@ def at_a_glance(entries: Sequence[Judged], said: str) -> Table:
         *about(answers),
         Column("", "schedule", "batch schedule", name=True),
         Column("", "batch_size", "from B" if len({entry.batch_size for entry in shown}) > 1 else "", name=True),
-        Column("", lambda *row: _whole(*row)[0], "steps saved, %", lambda *row: _whole(*row)[1:], signed=True),
+        _percent("steps saved, %", lambda entry, _: entry.comparison.steps_saved if entry.comparison else UNKNOWN),
         *(replace(column, interval=None) for column in _times(shown) if column.heading.startswith("time saved")),
         Column("", "verdict", "verdict", left=True),
     )

@@ -171,8 +171,8 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
         return f"{unknown}: {why} as runs at a constant learning rate do"
     if plan.lrs[-1] is None:
         return (
-            f"{unknown}: steps are predicted for the best learning rate, and that of its last batch size, "
-            f"{plan.batch_sizes[-1]:,}, lies outside the optima that were found: extend the grid of learning rates"
+            f"{unknown}: steps are predicted for the best learning rate, and that of its last batch size lies outside "
+            "the optima that were found: extend the grid of learning rates"
         )
     if low is None or high is None:
         return f"{unknown}: the last batch size comes too late, or the curve is too uncertain, to bound the savings"

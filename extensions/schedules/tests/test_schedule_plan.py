@@ -135,7 +135,28 @@ def test_nothing_is_promised_where_the_rate_of_the_last_batch_size_is_not_known(
     short = dataclasses.replace(source, best_lrs=tuple(pair for pair in source.best_lrs if pair[0] < last))
     (plan,) = plan_schedule([short], PlanRequest(), CONFIG).plans
     assert all(outcome.examples_saved == outcome.steps == UNKNOWN for outcome in plan.outcomes[:-1])
-    assert f"that of its last batch size, {last}, lies outside the optima that were found" in plan.verdict
+    assert "that of its last batch size lies outside the optima that were found" in plan.verdict
+
+
+def test_a_screen_answers_for_each_of_several_optimizers(folder: Path) -> None:
+    source = source_of(folder)
+    last = planned(folder).table[-1][1]
+    short = tuple(pair for pair in source.best_lrs if pair[0] < last)
+    known = [dataclasses.replace(source, optimizer=name) for name in ("adamw", "lion", "muon")]
+    unknown = [dataclasses.replace(source, optimizer=name, best_lrs=short) for name in ("sgd", "shampoo")]
+    plans = plan_schedule([*known, *unknown], PlanRequest(), CONFIG)
+    lines = str(plans).splitlines()
+    assert len(lines) <= 15
+    for plan, line in zip(plans.plans, lines[3:], strict=False):
+        cells = line.split()
+        assert cells[0] == plan.source.optimizer
+        assert [int(cell.split(":")[1]) for cell in cells if ":" in cell] == [size for _, size in plan.table]
+        assert str(plan.outcomes[-1].batch_sizes[0]) in cells
+    saved = plans.plans[0].outcomes[0].examples_saved
+    shown = [round(100 * share) for share in (saved.value, *saved.interval)]  # type: ignore[operator]
+    assert lines[3].endswith("{} [{}, {}]".format(*shown))
+    assert lines[6].endswith("–")
+    assert "sgd, shampoo: what the plan saves is not known" in " ".join(lines)
 
 
 def test_a_last_stage_that_comes_too_late_is_no_promise(folder: Path) -> None:
