@@ -13,7 +13,7 @@ from analysis.estimate.studies import Point
 from analysis.formatting import DASH, number, percent, share_in_percent
 from analysis.present.sentences import good, if_hyperbola, judged, meaning, named, quotes, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
-from analysis.quantities import Quantity
+from analysis.quantities import OPEN, Quantity
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
 
@@ -203,8 +203,10 @@ def lrs_tried(answer: Answer) -> tuple[float, float] | None:
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
-    """Return a table with one row per answer and definition, and every remark once below."""
-    rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()]
+    """Return a table with one row per answer and definition, and every remark once below: for a definition without a
+    value or a bound the remark, which says why, is all."""
+    rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()
+            if entry.value is not None or entry.interval != OPEN or not entry.remark]  # fmt: skip
     tokens = any(answer.group.tokens_per_example for answer in answers)
     columns = (
         *about(answers, names),

@@ -249,6 +249,19 @@ def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) ->
     assert table["remark"].str.len().max() > 0
 
 
+def test_a_definition_that_has_nothing_to_say_has_a_line_that_says_why_and_no_row(measured: Analysis) -> None:
+    table = definitions(measured.answers[:1])
+    undefined = [entry.definition for entry in measured.answers[0].definitions.values()
+                 if entry.value is None and entry.interval == (None, None)]  # fmt: skip
+    assert undefined == ["kaplan"]
+    assert [*table.frame()["definition"]] == [name for name in DEFINITIONS.names() if name not in undefined]
+    assert [line for line in table.lines if line.startswith("kaplan: not defined")]
+    # without a remark, nothing else would say that it was looked at
+    answer = measured.answers[0]
+    silent = {name: replace(entry, remark="") for name, entry in answer.definitions.items()}
+    assert len(definitions([replace(answer, definitions=silent)]).rows) == len(DEFINITIONS.names())
+
+
 def test_headings_name_the_definition(defined: Analysis) -> None:
     shown = printed(defined, 120)
     assert "overhead (overhead 0.2, reference_batch 8)" in " ".join(shown.split())

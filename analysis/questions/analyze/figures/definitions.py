@@ -66,7 +66,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     title="Definitions side by side",
     caption="The critical batch size in {example_unit}s to {target}, by every definition; bars are {percent} "
     "intervals, and an arrow is an end that the data leave open. Grey: the batch sizes that reached the target; open "
-    "marks are extrapolated. "
+    "marks are extrapolated. A definition without a value or a bound is left out. "
     "The axis is logarithmic. Definitions answer different questions: only values of one definition may be "
     "compared.",
 )
