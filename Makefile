@@ -59,7 +59,7 @@ test-all: $(STAMP)  ## every test, the slow ones too, and lint beside them
 check: $(STAMP)  ## in a minute: style, and the tests of what has changed since the last commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -x -q -n 0 $$(git diff --name-only HEAD -- '*test_*.py') tests/test_names.py tests/test_cli.py
+	$(BIN)/python -m pytest -x -q -n 0 $$(git diff --name-only HEAD -- '*test_*.py') tests/test_packaging.py tests/test_cli.py
 
 docs: $(STAMP)  ## the site of the documentation, in build/site/html; stops at a link that leads nowhere
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -1,4 +1,5 @@
-"""Of bits that flip in stored files, one by one, every one is found on reading or changes nothing."""
+"""Stored files that somebody damaged, by a bit or on purpose, or made larger than they look: found in one line, or
+nothing changes."""
 
 import json
 import random
@@ -13,10 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from analysis.read.importers.files import read
+from analysis.read.table import read_table
+from cbs import checksum, files
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
-from cbs.errors import DamagedError, ResultsError
+from cbs.errors import DamagedError, DataError, ResultsError
+from cbs.training.parents import _saved
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
+from cbs.workloads.text_parts.files import read_documents
 from tests.trial.test_store import CONFIG, result_of
 
 FLIPS = 300
@@ -175,3 +181,54 @@ def test_what_looks_like_a_checksum_is_content(tmp_path: Path) -> None:
     assert read_json(path) == {"a": text, "b": {KEY: "00000000"}}
     path.write_bytes(parquet_bytes(pa.table({"x": [1.0]}, metadata={"said": text})))
     read_parquet(path)
+
+
+SIZE = 2**21  # Bytes of every file here, twice those of the memory that there seems to be
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cbs.files", "analysis.read.table"):
+        monkeypatch.setattr(f"{module}.memory", lambda: SIZE // 2)
+
+
+@pytest.fixture
+def sparse(small: None, tmp_path: Path) -> Path:
+    path = tmp_path / "sparse.txt"
+    with open(path, "wb") as file:
+        file.truncate(SIZE)
+    return path
+
+
+@pytest.mark.parametrize(
+    "call", [read_table, lambda path: read(path, bytes.decode), lambda path: list(read_documents(path, "text")), _saved]
+)
+def test_a_sparse_file_is_told_before_it_fills_the_memory(sparse: Path, call: Callable[[Path], object]) -> None:
+    with pytest.raises(DataError, match=r"sparse\.txt.*it would take .* GB of memory, and this machine has") as told:
+        call(sparse)
+    assert "\n" not in str(told.value)
+
+
+def test_a_result_larger_than_the_memory_is_told(sparse: Path) -> None:
+    for call in (checksum.read_json, checksum.read_parquet):
+        with pytest.raises(OSError, match="of memory, and this machine has"):
+            call(sparse)
+
+
+def test_a_table_of_few_bytes_and_many_rows_is_told(small: None, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"loss": pa.array([0.0] * (SIZE // 8))}), path)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"rows.parquet has 2.62e\+05 cells, more than fit in the memory"):
+        read_table(path)
+    with pytest.raises(OSError, match="of memory, and this machine has"):
+        checksum.read_parquet(path)
+
+
+def test_the_memory_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = files.memory()
+    assert machine > 2**28
+    monkeypatch.setattr(Path, "read_text", lambda path: "1000\n")
+    assert files.memory() == 1000
+    monkeypatch.setattr(Path, "read_text", lambda path: "max\n")
+    assert files.memory() >= machine

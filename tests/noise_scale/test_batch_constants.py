@@ -1,16 +1,22 @@
-"""Constants of a loss that were computed from its batch are told, as they make a noise scale wrong."""
+"""What the examples of a batch share makes a noise scale wrong and is told: constants of the batch, weights, targets,
+copies."""
 
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from cbs.noise_scale import NoiseScaleMeter
+from cbs.errors import ConfigError
+from cbs.noise_scale import NoiseScaleMeter, separation
 from cbs.noise_scale.batch_constants import BatchConstants
-from tests.noise_scale.loops import SIZE, TOKENS, Batch, classifier, line, points, run, tokens
+from cbs.noise_scale.cut import Call
+from cbs.noise_scale.separation import Separation, alike
+from tests.noise_scale.loops import EXAMPLES, SIZE, TOKENS, Batch, batch, classifier, line, points, run, tokens
+from tests.noise_scale.test_shared_by_batch import labelled, mixed, of_mixed, rearranged, spelled_out, with_targets
 
 UNEVEN = "divided by the sum of its own batch's weights"
 OVER_STEP = "divided by the sum of weights over all of its micro-batches"
@@ -158,3 +164,107 @@ def test_numbers_that_are_counts_in_every_other_batch_are_none(ever: bool) -> No
         numbers = torch.tensor([1, 2, 2, 1] if ever or step % 2 else [1, 2, 1, 1])
         constants.add([(of_output / numbers).sum()], [get_gradient_edge(of_output)], 4)
     assert (COUNTED in constants.found) == ever
+
+
+ROWS = torch.arange(EXAMPLES)[:, None]
+
+
+def many_labels(output: Tensor) -> Tensor:
+    """A quarter of the examples have all four labels."""
+    labels = (len(output) > 4 * ROWS[: len(output)]).expand(-1, 4).float()
+    return binary_cross_entropy_with_logits(output, labels, reduction="none").sum(1).mean()
+
+
+def test_labels_as_many_as_examples_are_no_weights_where_batches_differ_in_size() -> None:
+    said: list[str] = []
+    meter = NoiseScaleMeter(model := nn.Linear(5, 4), tell=said.append)
+    for size in (16, 12):
+        many_labels(model(batch(size)[:size])).backward()
+        meter.step()
+        model.zero_grad()
+    assert not said
+
+
+def test_targets_may_be_shared_within_groups() -> None:
+    def within(members: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+        return lambda step: (labelled(step), rearranged(labelled(step), step, members))
+
+    assert with_targets(within(4), groups=4, every=1).estimate().steps == 21
+    with pytest.raises(ConfigError, match="targets of a batch twice"):
+        with_targets(within(EXAMPLES), groups=4)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        lambda step: mixed(step, drawn=False),  # two annotators
+        lambda step: mixed(step, 1.0, smoothing=0.1),  # labels of one class, smoothed
+        lambda step: batch(step)[:, :4].softmax(1),  # of a teacher
+    ],
+)
+def test_labels_of_several_classes_that_no_two_examples_share_are_measured(targets: Callable[[int], Tensor]) -> None:
+    meter = of_mixed(targets, nn.functional.cross_entropy)
+    assert meter.estimate().steps == 21
+    assert meter.probe.caveat == ""
+
+
+def test_labels_may_be_mixed_within_groups() -> None:
+    assert of_mixed(lambda step: mixed(step, within=4), spelled_out, groups=4, every=1).estimate().steps == 21
+
+
+def test_a_batch_that_is_mixed_up_with_itself_in_reverse_order_is_alike() -> None:
+    rows = torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
+    found, correlation = alike(0.7 * rows + 0.3 * rows.flip(0))
+    assert found == -1
+    assert correlation == pytest.approx(2 * 0.7 * 0.3 / (0.7**2 + 0.3**2), abs=0.1)
+
+
+def test_a_large_batch_is_known_from_a_part_of_it() -> None:
+    rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
+    assert alike(rows) == (0, 0.0)
+    assert alike(rows.repeat(2, 1))[0] == 1000
+
+
+def test_large_tensors_are_compared_by_a_part_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(32, 1000, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(separation, "NUMBERS", 32 * 50)
+    assert alike(rows) == (0, 0.0)
+    found, correlation = alike(rows.repeat(2, 1))
+    assert (found, correlation) == (32, pytest.approx(1.0, abs=0.1))
+
+
+def test_a_pass_is_let_go_before_the_one_after_the_next_is_made() -> None:
+    """The logits of a language model are gigabytes: nine passes of them fill a device."""
+    alive: list[weakref.ref[Tensor]] = []
+
+    def run(kept: Tensor, others: Tensor) -> list[Call]:
+        assert sum(held() is not None for held in alive) <= 2
+        rows = torch.where(kept, torch.arange(16), others)[:, None].float()
+        alive.append(weakref.ref(rows))
+        return [Call("", [rows])]
+
+    Separation().verify(run, [], torch.arange(16)[:, None])
+    assert len(alive) == 9
+
+
+class Bare(nn.Module):
+    """A model without modules inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Parameter(torch.randn(64, 64) / 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.first) @ self.second
+
+
+def test_the_rounding_of_autocast_is_known_where_there_are_no_modules() -> None:
+    meter = NoiseScaleMeter(model := Bare(), source="split")
+    for step in range(3):
+        x = torch.randn(12, 64, generator=torch.Generator().manual_seed(step))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        assert meter.step() is not None
+        model.zero_grad()

@@ -1,13 +1,19 @@
-"""The registry: discovery of siblings, and errors that help."""
+"""The registry: discovery of siblings, errors that help, and files of one's own that hold something else."""
 
+import importlib
+import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
 from cbs.registry import Registry, listed
-from tests.test_own_entries import REGISTRIES
+from tests.cases import of_extensions
+from tests.factories import Truth, sweep
 
 
 @pytest.fixture
@@ -125,6 +131,121 @@ def test_names_are_listed_from_the_sources_without_an_import(shapes: Registry[ty
     )
     listed.cache_clear()
     assert listed("throwaway_shapes") == "circle, hexagon, square" == ", ".join(shapes)
+
+
+ROOT = Path(__file__).resolve().parents[1]
+HOMES = {
+    name: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for package in ("cbs", "sweeps", "analysis", "extensions")
+    for path in (ROOT / package).rglob("*.py")
+    for name in re.findall(r"^([A-Z_]+): Registry\[", path.read_text(), re.MULTILINE)
+}
+REGISTRIES: dict[str, Registry[Any]] = {
+    name: getattr(importlib.import_module(home), name) for name, home in HOMES.items()
+}
+MADE = [name for name, registry in REGISTRIES.items() if registry._makes is not None]
+
+WRONG = {
+    "nothing": "mine = None",
+    "object": "mine = object()",
+    "class": "class mine:\n    def __init__(self, *args, **options): ...",
+    "function": "def mine(*args, **options): ...",
+    "text": "def mine(*args, **options):\n    return 'mine'",
+    "words": "mine = 'mine'",
+}
+
+Add = Callable[[Registry[Any], str], None]
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
+    """Writes a module ``mine`` into the package of a registry, whose lookups find it from then on."""
+
+    def write(registry: Registry[Any], source: str) -> None:
+        list(registry)
+        (tmp_path / "mine.py").write_text(source)
+        package = importlib.import_module(registry.package)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+        monkeypatch.setattr(package, "mine", None, raising=False)
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_discovered", False)
+
+    yield write
+    for name in [name for name in sys.modules if name.endswith(".mine")]:
+        del sys.modules[name]
+
+
+def registered(name: str, source: str) -> str:
+    """The text of a module that registers its ``mine``."""
+    return f"from {HOMES[name]} import {name}\n\n{source}\n\n{name}.register('mine')(mine)\n"
+
+
+def test_all_registries_say_what_they_hold() -> None:
+    assert sum(not home.startswith("extensions.") for home in HOMES.values()) == 15
+    for registry in REGISTRIES.values():
+        said = (registry._derived_from, registry._instance_of, registry._makes)
+        assert sum(each is not None for each in said) == 1, registry.kind
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", REGISTRIES)
+def test_what_it_cannot_hold_is_refused_when_registered_or_else_when_made(name: str, wrong: str, add: Add) -> None:
+    registry = REGISTRIES[name]
+    add(registry, registered(name, WRONG[wrong]))
+    with pytest.raises(ConfigError) as caught:
+        registry.make("mine", SimpleNamespace())
+    assert re.match(rf"{registry.kind} 'mine'(, registered in \S+,)? (must be a|makes a) [^\n]+$", str(caught.value))
+    early = name not in MADE or wrong in ("nothing", "object", "words")
+    assert ("registered in" in str(caught.value)) == early
+
+
+@pytest.mark.parametrize("name", sorted(set(REGISTRIES) - set(MADE) - {"FIGURES", "FORMS", "OPTIMIZERS"}))
+def test_a_class_that_lacks_a_method_of_its_base_is_refused(name: str, add: Add) -> None:
+    base = REGISTRIES[name]._derived_from
+    source = f"from {base.__module__} import {base.__name__}\n\nclass mine({base.__name__}): ..."
+    add(REGISTRIES[name], registered(name, source))
+    with pytest.raises(ConfigError, match=r"is a class without (__call__|expected|__init__, files|write)\b"):
+        list(REGISTRIES[name])
+
+
+@pytest.mark.parametrize("name", REGISTRIES)
+def test_a_name_that_is_taken_is_refused(name: str, add: Add) -> None:
+    registry = REGISTRIES[name]
+    taken = registry.names()[0]
+    add(registry, registered(name, f"mine = {name}[{taken!r}]").replace("register('mine')", f"register({taken!r})"))
+    with pytest.raises(ConfigError, match=f"{taken!r}, registered in .* has a name that is already taken"):
+        list(registry)
+
+
+COMMANDS = {
+    "RECIPES": "sweep --recipe mine --dry-run",
+    "TRACKERS": "sweep --log mine --dry-run",
+    "IMPORTERS": "import . -o o --format mine --metric a --direction below --target 1 --example-unit b --metric-unit c",
+    "FIGURES": "analyze RESULTS -o figures",
+    "OPTIMIZERS": "optimizers mine",
+    "SCHEDULES": "sweep --set schedule.name=mine --dry-run",
+    "WORKLOADS": "sweep --workload mine --dry-run",
+    "AVERAGES": "sweep --set averaging=mine --dry-run",
+    "BATCH_SCHEDULES": "sweep --schedule mine --dry-run",
+    "DIAGNOSTICS": "sweep --set diagnostics=mine --dry-run",
+    "POLICIES": "sweep --set policy=mine --dry-run",
+}
+"""A command that needs the entry, or all entries, of a registry."""
+for those in of_extensions("ASKING"):
+    COMMANDS |= those
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_it_in_one_line(
+    name: str, run: Callable[..., tuple[int, str, str]], add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "RESULTS" in COMMANDS[name]:
+        sweep(tmp_path / "RESULTS", {"adamw": Truth()}, seeds=2)
+    add(REGISTRIES[name], registered(name, WRONG["function"]))
+    code, out, err = run(*COMMANDS[name].split())
+    assert (code, out) == (2, ""), err
+    assert re.fullmatch(rf"cbs: {REGISTRIES[name].kind} 'mine'(, registered in \S+,)? (must be|makes) a [^\n]+\n", err)
 
 
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=lambda registry: registry.package)

@@ -1,4 +1,4 @@
-"""Whatever becomes of a child, the one who asked is told, at once."""
+"""Whatever becomes of a child, the one who asked is told, at once; how long it may be silent."""
 
 import ctypes
 import os
@@ -291,3 +291,27 @@ def test_nothing_in_the_working_folder_is_imported_unasked(tmp_path, monkeypatch
     with Child() as child:
         assert child.call(f"{HERE}:answer", 1) == 1
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        pytest.param("segfault", r"first steps.*killed by SIGSEGV: in .*faulty\.py:\d+", marks=pytest.mark.slow),
+        pytest.param("exit", "exited with code 3: last words of the workload", marks=pytest.mark.slow),
+        pytest.param("hang", r"did not respond for 20 s: in .*faulty\.py:\d+", marks=pytest.mark.slow),
+    ],
+)
+def test_first_steps_that_do_not_come_back_are_one_line(act, words):
+    with pytest.raises(ConfigError, match=words) as refusal:
+        timed_apart(faulty(act), silence=20.0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_a_dry_run_does_not_wait_for_steps_that_hang():
+    assert timed_apart(faulty("hang"), give_up=0.5) == Cost()
+
+
+@pytest.mark.slow
+def test_a_first_step_that_does_not_fit_in_memory_is_left_to_the_sweep():
+    assert timed_apart(faulty("allocate")) == Cost()

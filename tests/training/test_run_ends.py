@@ -1,7 +1,8 @@
-"""How a run begins and ends: before its first step, on all ranks, by a failure after a loss that is not finite."""
+"""How a run begins and ends, and the trial as an optimizer sees it that evaluates the model itself."""
 
 import dataclasses
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,15 @@ import torch
 from torch import nn
 
 from cbs.compute import seeding
+from cbs.errors import ConfigError
+from cbs.optimizers.problem import ModelFunction, ProblemOptimizer
+from cbs.training.building import problem_of
 from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
+from cbs.workloads import build_workload
+from tests.factories import quadratic
 from tests.training.test_run import CONFIG, Exploding, Spy, config_with
 
 
@@ -94,3 +100,34 @@ def test_streams_of_one_seed_are_independent() -> None:
     }
     correlations = torch.corrcoef(torch.stack(list(draws.values()))) - torch.eye(3)
     assert correlations.abs().max() < 4 / 1000**0.5
+
+
+OWN = quadratic("mine", {"dimension": 5}, target=0.1, batch_size=4, lr=0.1, seed=3, max_steps=10)
+CPU = torch.device("cpu")
+
+
+def test_its_two_halves_are_the_losses_of_the_workload() -> None:
+    workload = build_workload(OWN.workload)
+    model = workload.build_model()
+    problem = problem_of(workload, model, OWN, CPU, 2)
+    batch = workload.training_stream(seeding.generator(0, "data")).next(4)
+    outputs = problem.outputs(model, batch)
+    torch.testing.assert_close(problem.output_losses(outputs, batch), workload.example_losses(model, batch))
+    assert outputs.dtype is torch.float32
+    assert problem.model is model
+    assert problem.seed == seeding.derive(3, "optimizer")
+    assert problem.micro_batch_size == 2
+
+
+def test_a_workload_that_hides_the_outputs_of_its_model_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"^optimizer 'mine' needs .* 'noisy_quadratic' must define outputs"):
+        problem_of(SimpleNamespace(), nn.Linear(2, 1), OWN, CPU, None)
+
+
+def test_attached_an_optimizer_has_the_problem_and_the_model_as_a_function() -> None:
+    workload = build_workload(OWN.workload)
+    problem = problem_of(workload, workload.build_model(), OWN, CPU, None)
+    optimizer = ProblemOptimizer(problem.model.parameters(), {"lr": 0.1})
+    optimizer.attach(problem)
+    assert optimizer.problem is problem
+    assert isinstance(optimizer.function, ModelFunction)

@@ -1,17 +1,24 @@
-"""The conformance suite finds what is wrong, and nothing where nothing is."""
+"""The conformance suite finds what is wrong and nothing where nothing is; it is run on every optimizer of the registry,
+of torch and of pytorch_optimizer."""
 
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
+from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon
+from cbs.optimizers.library import UNUSABLE, _classes
+from cbs.optimizers.signsgd import SignSGD
 from extensions.conformance import ContractCheck, Failure, checks, conformance_test, examine, subject
 from extensions.conformance.subjects import same
 from extensions.conformance.surroundings import SCHEDULERS
 from extensions.conformance.tests.broken import BROKEN, Adam, Good, adam, broken, like, plain
+from extensions.conformance.tests.known_failures import LIBRARY
 from tests.kinds import kinds
+from tests.optimizers.test_every_optimizer import vector
 
 test_a_correct_optimizer_passes = conformance_test(Good)
 
@@ -158,3 +165,81 @@ def test_known_failures_must_fail() -> None:
     assert not marks["Good-check_learns"]
     with pytest.raises(ValueError, match="check_clsure"):
         conformance_test(Good, known={("Good", "check_clsure"): "why"})
+
+
+# A name whose entry is its class alone; what takes parameters, not a model, is asked of more.
+CLASSES = {"lamb", "merit", "signsgd"}
+CLASS_SUBJECTS = {
+    **{kind.__name__: subject(kind) for kind in (MERIT, LAMB, SignSGD)},
+    "Muon": subject(Muon, lr=1e-2, matrices=True),
+}
+HALVES = pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "slow"])
+
+
+def asked_of(name: str, slow: bool) -> list[ContractCheck]:
+    """In the fast suite what an optimizer keeps, and a third of the rest, another one of every optimizer."""
+
+    def quick(one: ContractCheck) -> bool:
+        kept = one.function.__module__ == "extensions.conformance.state"
+        return not one.slow and (kept or crc32(f"{name} {one.name}".encode()) % 3 == 0)
+
+    return [one for one in checks() if quick(one) != slow]
+
+
+def test_every_quick_check_is_asked_of_some_optimizer() -> None:
+    asked = {one.name for name in [*CLASS_SUBJECTS, *OPTIMIZERS.names()] for one in asked_of(name, False)}
+    assert asked == {one.name for one in checks(slow=False)}
+
+
+@HALVES
+@pytest.mark.parametrize("name", CLASS_SUBJECTS)
+def test_class_conforms(name: str, slow: bool) -> None:
+    report = examine(CLASS_SUBJECTS[name], only=asked_of(name, slow))
+    assert report, str(report)
+
+
+def by_others(name: str) -> set[type[torch.optim.Optimizer]]:
+    """The classes of torch and pytorch_optimizer that an entry only dresses; none where the method is our own."""
+    built = vector(name)
+    parts = getattr(built, "optimizers", [built])
+    kinds = {
+        next(kind for kind in type(part).__mro__ if not kind.__module__.startswith(("cbs.", "extensions.")))
+        for part in parts
+    }
+    return set() if torch.optim.Optimizer in kinds else kinds
+
+
+@HALVES
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS.names() if name not in CLASSES])
+def test_conforms(name: str, slow: bool) -> None:
+    """What a class of others does not keep by itself is not asked of the entry that dresses it."""
+    report = examine(name, only=asked_of(name, slow))
+    theirs, lr = by_others(name), OPTIMIZERS[name].lr_grid[1]
+    for check in checks():
+        if check.name in report.failed:
+            assert theirs, str(report)
+            assert not any(examine(kind, only=[check], lr=lr) for kind in theirs), str(report)
+
+
+pytest.importorskip("pytorch_optimizer")
+EVERY_CLASS = {**_classes("torch"), **_classes("pytorch_optimizer")}
+FAST = ("torch.nadam", "pytorch_optimizer.muon")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
+        for name in sorted(EVERY_CLASS.keys() - UNUSABLE.keys())
+    ],
+)
+def test_conforms_but_for_what_the_table_says(name: str) -> None:
+    report = examine(name, only=checks(beyond_torch=False, slow=False))
+    known = {check for optimizer, check in LIBRARY if optimizer == name}
+    assert set(report.failed) == known, str(report)
+
+
+def test_the_table_of_failures_holds_only_known_names() -> None:
+    known = {one.name for one in checks(beyond_torch=False, slow=False)}
+    assert {optimizer for optimizer, _ in LIBRARY} <= EVERY_CLASS.keys() - UNUSABLE.keys()
+    assert {check for _, check in LIBRARY} <= known

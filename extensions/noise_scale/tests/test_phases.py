@@ -16,7 +16,7 @@ from extensions.noise_scale.phases import corrected_estimate as corrected
 from extensions.noise_scale.phases import measure_run, phase_ends
 from tests.factories import quadratic
 from tests.kinds import kinds
-from tests.noise_scale.geometries.test_own_geometry import ThriceOfNorms
+from tests.noise_scale.geometries.test_every_geometry import ThriceOfNorms
 from tests.references.quadratic_moments import true_moments
 
 CONFIG = quadratic(

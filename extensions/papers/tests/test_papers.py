@@ -1,14 +1,17 @@
-"""Every recipe of a paper at both scales: its parts fit together, and its models have the published size."""
+"""Every recipe of a paper at both scales, and which of two optimizers is told to be better in worlds where one is."""
 
 import dataclasses
+import json
 import re
 import shlex
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS, Definition
 from analysis.quantities import Quantity
 from cbs.errors import ConfigError
@@ -16,20 +19,25 @@ from cbs.registry.choices import Choice, parse_choice
 from extensions.papers.experiments import (
     PAPERS,
     SCALES,
+    Beyond,
     Expectation,
     Measured,
     Near,
     OurNumber,
     PaperRecipe,
     RecipeRun,
+    Reproduced,
     asks,
 )
 from extensions.papers.experiments.parts import TEXT, experiment, one_run
-from extensions.papers.reproducing.asking import QUESTIONS, command_line, read
+from extensions.papers.reproducing.asking import QUESTIONS, answer, command_line, read
+from extensions.papers.reproducing.reproduce import judge, reproduce
 from extensions.papers.reproducing.telling import parameters_of, price
 from sweeps.launching.policies import POLICIES
+from tests.equal_budgets import World, write
 from tests.kinds import kinds_of
 from tests.parameters import COMMANDS, flags_of
+from tests.sweeps.alone import without_ray
 
 BOTH = [(name, scale) for name in PAPERS for scale in SCALES]
 MODELS = [
@@ -144,3 +152,60 @@ def test_a_tiny_run_finds_its_batch_sizes_if_it_has_a_goal() -> None:
     assert one_run("x", sweep, True).policy == Choice(name="once")
     published = one_run("x", sweep, False, goal=0.3, parameters=5.0)
     assert (published.policy, published.parameters) == (Choice(name="once"), 5.0)
+
+
+RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "good"),
+    [
+        pytest.param(name, "tiny", good, marks=() if place < 2 and good == (place == 0) else pytest.mark.slow)
+        for place, name in enumerate(RECIPES)
+        for good in (True, False)
+    ]
+    + [pytest.param(name, "paper", True, marks=pytest.mark.slow) for name in ("lamb-bert", "merit-llama")],
+)
+def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, good: bool, tmp_path: Path) -> None:
+    recipe = PAPERS.make(name, scale)
+    order = ("merit", "lamb", "lars", "adamw", "sgd")
+    for run in recipe.runs:
+        here = {each: place for place, each in enumerate(order) if each in [o.name for o in run.sweep.axes.optimizers]}
+        worlds = {each: World(floor=2.0 + 0.1 * place * (1 if good else -1)) for each, place in here.items()}
+        accuracy = "accuracy" in str(run.sweep.trial.workload)
+        more = {"metric": "validation_accuracy", "direction": "above"} if accuracy else {}
+        write(
+            tmp_path / run.name,
+            worlds,
+            sizes=run.sweep.axes.batch_sizes,
+            budget=16 * run.sweep.axes.batch_sizes[-1],
+            **more,
+        )
+    config = AnalysisConfig(resamples=200)
+    answers = {of: answer(each, tmp_path, config=config, draw=False)[0] for of, each in recipe.analyses.items()}
+    pairs: list[Expectation] = [each for each in recipe.expectations if isinstance(each.relation, Beyond)
+                                and "ends" in each.claim and "best" not in each.claim]  # fmt: skip
+    assert pairs
+    expected = Reproduced.YES if good else Reproduced.NO
+    assert [judge(each, answers, {}).verdict for each in pairs] == [expected] * len(pairs)
+
+
+MINUTES, CORES = 10, 2
+RECORDS = Path(__file__).parents[1] / "atlas"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("whole_figures")
+@pytest.mark.parametrize("name", PAPERS.names())
+def test_a_tiny_recipe_runs_to_its_verdicts(name: str, tmp_path: Path) -> None:
+    before = time.process_time()
+    with without_ray():
+        outcome = reproduce(name, "tiny", tmp_path / "out")
+    assert time.process_time() - before < 60 * MINUTES * CORES
+    assert outcome.complete
+    assert outcome.failures == {}
+    assert all((tmp_path / "out" / file).stat().st_size for file in outcome.figures)
+    assert any(file.endswith(".png") for file in outcome.figures)
+    record = RECORDS / f"{name}-tiny.json"
+    rows = json.loads(record.read_text())["verdicts"] if record.exists() else []
+    assert not rows or [row["claim"] for row in rows] == [each.expectation.claim for each in outcome.judged]

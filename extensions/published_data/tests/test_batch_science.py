@@ -1,12 +1,16 @@
-"""The released data of Shallue et al.: their protocol, against a slow twin of their code."""
+"""The released data of Shallue et al.: their protocol, against a slow twin of their code; whatever else stands in a
+study."""
 
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
@@ -17,6 +21,7 @@ from cbs.trial.store import Store
 from extensions.published_data.tests.reference import steps_to_result
 from extensions.published_data.tests.studies import batch_science
 from tests.analysis.read.importers.sources import CURVES, FLAGS, settings, write_csv
+from tests.analysis.read.importers.test_properties import JSON, SLOW, imports_or_tells
 
 EVERY = 50
 GOAL = 2.4
@@ -144,3 +149,28 @@ def test_imported_curves_give_their_critical_batch_size(
     code, out, err = run("analyze", tmp_path / "out", "--figures", "none", "--json", "--resamples", "100")
     assert code == 0, err
     assert json.loads(out)["fits"][0]["critical_batch_size"] == pytest.approx(32.0, rel=0.1)
+
+
+@SLOW
+@given(JSON, st.sampled_from(["status", "parameters", "trial_id", None]))
+def test_any_json_in_a_trial(value: Any, key: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, CURVES[0].rows)})
+        path = study / "1" / "metadata.json"
+        path.write_text(json.dumps(value if key is None else json.loads(path.read_text()) | {key: value}))
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+
+
+@SLOW
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.binary(max_size=80))
+def test_any_parameters_and_any_measurements(parameters: dict[str, Any], content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = CURVES[0].rows
+        study = batch_science(Path(folder) / "in", 8, {1: ("COMPLETE", 0.1, rows), 2: ("COMPLETE", 0.1, rows)})
+        path = study / "1" / "metadata.json"
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(data | {"parameters": parameters | {"learning_rate": 0.1}}))
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")
+        (study / "2" / "measurements.csv").write_bytes(content)
+        (Path(folder) / "out").rename(Path(folder) / "before")
+        imports_or_tells(Path(folder) / "in", "batch_science", metric="val/loss")

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import analyze, present
 from extensions.report.methods import methods
-from tests.analysis.present.test_latex import FAST, hard_to_set
+from tests.analysis.present.test_table import FAST, hard_to_set
 
 NEURIPS = 5.5 * 72.27  # Width of the text in points of TeX
 
