@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.optimizers.layout import LAYOUTS, as_matrices, as_parameter, fans
+from cbs.optimizers.layout import LAYOUTS, as_matrices, as_parameter, fans, kinds
 
 SHAPES = {
     "out_in": [(5, 3), (5, 3, 2, 2), (5, 3, 4)],
@@ -38,3 +38,11 @@ def test_a_matrix_maps_the_inputs_of_its_module() -> None:
     assert ahead.shape == (5, 3 * 4)
     adjoint = (back(torch.eye(3)[:, :, None, None]) * place).sum((1, 2, 3))
     torch.testing.assert_close((ahead.view(5, 3, 2, 2) * place[0][:, None]).sum((0, 2, 3)), adjoint)
+
+
+def test_the_last_linear_layer_is_a_guess_and_that_inside_attention_is_not_it() -> None:
+    last, attention = nn.Linear(8, 8), nn.MultiheadAttention(8, 2)
+    found = kinds(nn.Sequential(nn.Linear(8, 8), last, attention))
+    assert [guessed for _, _, guessed in found.values() if guessed] == [True]
+    assert found[id(last.weight)] == ("hidden", "out_in", True)
+    assert found[id(attention.out_proj.weight)] == ("hidden", "out_in", False)

@@ -194,3 +194,11 @@ def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):
     report = Once().preview(decaying, tmp_path, None, 1)
     assert report.content["examples"] == 392 + 784 - 0
     assert report.lines[-1] == "in all        about 4 trials, 1,176 examples"
+
+
+def test_axes_of_a_folder_are_joined_optimizers_as_they_came_and_numbers_in_order():
+    one = {"optimizers": ["sgd", "adamw"], "batch_sizes": [8, 32], "lrs": None, "seeds": [2]}
+    other = {"optimizers": ["lamb", "adamw"], "batch_sizes": [16, 8], "lrs": [0.1], "seeds": [1]}
+    joined = {"optimizers": ["sgd", "adamw", "lamb"], "batch_sizes": [8, 16, 32], "lrs": None, "seeds": [1, 2]}
+    assert union(one, other) == joined
+    assert union(one | {"lrs": [0.2]}, other)["lrs"] == [0.1, 0.2]

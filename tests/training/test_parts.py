@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from cbs.compute import seeding
-from cbs.diagnostics import Diagnostic
+from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.errors import ConfigError
 from cbs.training.assembly import StepColumns
 from cbs.training.loop import TrainingLoop
@@ -328,3 +328,17 @@ def test_a_trial_that_is_picked_up_again_measures_what_it_would_have():
         assert resumed.validation.directions == whole.validation.directions == {"training_loss": "below"}
         resumed.to_next_evaluation(start, None)
     assert resumed.evaluations[-1] == whole.evaluations[-1]
+
+
+@pytest.mark.parametrize(
+    ("sees", "compiled", "refused"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_a_diagnostic_that_cannot_see_into_a_compiled_model_is_refused_there(
+    monkeypatch: pytest.MonkeyPatch, sees: bool, compiled: bool, refused: bool
+) -> None:
+    monkeypatch.setattr("cbs.diagnostics.DIAGNOSTICS", SimpleNamespace(make=lambda _: SimpleNamespace(compiled=sees)))
+    if refused:
+        with pytest.raises(ConfigError, match="'mine' cannot see into a compiled model; use --set compile=false"):
+            build_diagnostics(["mine"], compiled=compiled)
+    else:
+        assert len(build_diagnostics(["mine", "other"], compiled=compiled)) == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.trial.record import end_mean, read_off
+from cbs.trial.record import end_mean, leeway, read_off
 from cbs.trial.target import NEARBY, Target
 from tests.references.crossing import crossing as slow_crossing
 
@@ -189,3 +189,9 @@ def test_bad_direction_is_refused() -> None:
 def test_text() -> None:
     assert str(BELOW) == "loss < 2"
     assert str(ABOVE) == "accuracy > 0.75"
+
+
+def test_a_trial_may_miss_its_budget_by_a_share_of_it_or_by_half_a_batch_whichever_is_more() -> None:
+    assert leeway(10_000, 8) == 100
+    assert leeway(1000, 64) == pytest.approx(35.2)
+    np.testing.assert_allclose(leeway(np.array([10_000, 1000]), np.array([8, 64])), [100, 35.2])

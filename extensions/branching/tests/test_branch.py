@@ -100,6 +100,10 @@ def test_a_window_is_whole_batches_of_every_branch() -> None:
     assert plan(window=None).window == 20 * 32
     assert plan(window=None, examples=10**6).window == 20_000
     assert plan(factors="2,3", window="960").window == 960
+    # twice what is wanted is not too much, and a little more is
+    assert plan(batch_size=2, factors="1,3/2", window="3").window == 6
+    with pytest.raises(ConfigError, match="only every 30 examples"):
+        plan(batch_size=2, factors="3,5", window="10")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Schedules as trainers write them: what is written is read back, and what a trainer cannot do is said."""
 
 import dataclasses
+import itertools
 import shlex
 from contextlib import suppress
 from typing import Any
@@ -204,3 +205,26 @@ def test_a_text_that_cannot_be_read_is_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_schedule(text, 8)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ((0, 16), (1000, 32), (4000, 128)),
+        ((0, 4), (10, 8), (30, 16), (99, 64)),
+        ((0, 32), (100, 16), (300, 64), (999, 8)),
+    ],
+)
+def test_olmo_core_waits_until_the_batches_done_are_whole_ones_of_the_next_size(
+    table: tuple[tuple[int, int], ...],
+) -> None:
+    text = write_schedule(
+        "olmo-core", dataclasses.replace(TOLD, table=table, steps=(), lr_factors=(UNKNOWN,) * len(table))
+    )
+    seen, done, starts = 0, 0, [0]
+    for (_, size), (start, after) in itertools.pairwise(table):
+        while seen < start or done * size % after:
+            seen, done = seen + size, done + 1
+        done = done * size // after
+        starts.append(64 * seen)
+    assert [start for start, _ in read_schedule(text, 64).table] == starts

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.definitions.least_product import least_product
 from analysis.present import presentation
 from cbs.errors import ConfigError
@@ -194,3 +195,15 @@ def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tu
     assert {name: f"{steps:,}" for name, steps in measured.items()} == {
         name: row[header.index(name)] for name in measured
     }
+
+
+def test_values_beyond_the_batch_sizes_of_the_table_are_not_told() -> None:
+    found = quadratic(["sgd"], batch_sizes=[1, 4, 16], target=0.02, model=NoisyQuadratic.power_law(50), config=CONFIG)
+    assert found.fit is not None
+    (answer,) = found.fit.answers
+    others = [each for name, each in answer.definitions.items() if name != HEADLINE]
+    known, beyond = ([each for each in others if (each.value is None) is none] for none in (False, True))
+    assert known
+    assert beyond
+    assert all(1 <= each.value <= 16 for each in known)
+    assert {each.interval for each in beyond} == {(None, None)}

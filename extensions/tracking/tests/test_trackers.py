@@ -5,6 +5,7 @@ import importlib.util
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,3 +194,14 @@ def test_a_tracker_that_refuses_its_settings_is_one_line(store: Store, recorded:
     monkeypatch.setattr(recorded, "__init__", refuses)
     with pytest.raises(ConfigError, match=r"^--log recorded cannot be written: ValueError: no such scheme$"):
         write(store, ["recorded"])
+
+
+@pytest.mark.parametrize(("run", "ended"), [(None, ["teardown"]), ("of other code", [])])
+def test_the_service_of_wandb_is_ended_unless_other_code_uses_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: str | None, ended: list[str]
+) -> None:
+    calls: list[str] = []
+    service = SimpleNamespace(run=run, teardown=lambda: calls.append("teardown"))
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    TRACKERS["wandb"](tmp_path).close()
+    assert calls == ended

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.estimate import draws, prior, seeds
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.draws import Draws, draw
-from analysis.estimate.prior import StepsPrior
+from analysis.estimate.prior import Line, StepsPrior
 from analysis.estimate.seeds import LENGTHS, SHARES, SeedModels, seed_models
 from benchmarks.world_curves import exponential, log_tail, power, two_powers, u_shaped
 from tests.analysis.estimate.known import CRITICAL, SIZES, exact, hyperbola, known, noisy
@@ -354,3 +354,31 @@ def test_the_hyperbola_allows_nothing_else() -> None:
     found = of(noisy(np.random.default_rng(0), 0.05, curve=hyperbola(exponent=0.7)), law=StepsPrior(hyperbola=True))
     np.testing.assert_allclose(found.law.exponent, 1.0, rtol=1e-4)
     np.testing.assert_allclose(found.law.log_steps(SIZES), found.drawn(SIZES), atol=0.02)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_what_is_left_out_of_the_mixture_is_negligible(monkeypatch: pytest.MonkeyPatch, curve: np.ndarray) -> None:
+    """Weights with all pairs and kinds, and those that are worked out: a jump counts where there is one."""
+    weights, seen = draws._Mixture.weights, []
+
+    def watched(self: draws._Mixture, sigma: np.ndarray, likelihood: np.ndarray) -> tuple[np.ndarray, ...]:
+        model, noise = (each.ravel() for each in np.broadcast_arrays(np.arange(len(sigma))[:, None], sigma))
+        logs = self._likelihoods(np.arange(len(self.kinds)), model, noise) + likelihood.ravel()
+        every, found = np.exp(logs - logs.max()), weights(self, sigma, likelihood)
+        seen.append((every.sum(axis=1) / every.sum(), found[0].sum(axis=1)))
+        return found
+
+    monkeypatch.setattr(draws._Mixture, "weights", watched)
+    of(noisy(np.random.default_rng(0), 0.03, curve=curve), 20)
+    ((every, found),) = seen
+    np.testing.assert_allclose(found, every, atol=0.02)
+    assert not found[every < 1e-9].any()
+    assert (found > 1e-3).sum() > 3
+
+
+def test_slopes_of_losses_are_alike_over_their_length() -> None:
+    edges = prior.STEP * np.arange(8)
+    kernel = Line().slopes(edges, np.array([0.0, 0.5, 1.0]), np.array([1.0, 2.0, 2.5]), np.eye(3)).kernel
+    sizes, apart = np.sqrt(np.diag(kernel)), np.abs(np.subtract.outer(edges, edges))
+    np.testing.assert_allclose(kernel, np.outer(sizes, sizes) * np.exp(-apart / prior.LOSS_LENGTH))
+    assert 1.0 < sizes[-1] < sizes[0] < 2.0, "rises per e-fold of the batch size"

@@ -18,6 +18,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.draws import Draws, draw
 from analysis.estimate.estimates import Reading, answers, doublings, estimates
 from analysis.estimate.result import Answer
+from analysis.estimate.scopes import differing, settings_of
 from analysis.questions.analyze.figures.pareto import LEAST, ThreePieces, three_pieces
 from analysis.questions.fit.table_fit import fit_table
 from analysis.read.results import load
@@ -277,3 +278,13 @@ def test_draws_are_put_in_an_order_that_correlates_them(correlation: float) -> N
     order = correlated(np.exp(first), other**3, correlation, [1])
     assert sorted(order.tolist()) == [*range(4000)]
     assert np.corrcoef(first, other[order])[0, 1] == pytest.approx(correlation, abs=0.04)
+
+
+def test_folders_differ_in_settings_but_not_in_what_follows_from_target_and_budget() -> None:
+    settings = {"target": {"value": 2.0}, "schedule": {"decay_examples": 90, "warmup_steps": 3}, "precision": "float32"}
+    one = dataclasses.replace(GROUP, manifest={"protocol": settings})
+    assert settings_of(one).keys() - settings_of(GROUP).keys() == {"schedule.warmup_steps", "precision"}
+    same = settings | {"target": {"value": 3.0}, "schedule": {"decay_examples": 10, "warmup_steps": 3}}
+    for now, lines in ((same, []), (same | {"precision": None}, ["precision: float32 in sweep, none in other"])):
+        other = dataclasses.replace(GROUP, sweep="other", manifest={"protocol": now})
+        assert list(differing([one, other])) == [f"the folders differ in {line}" for line in lines]

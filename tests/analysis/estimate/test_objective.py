@@ -148,3 +148,10 @@ def test_the_curve_passes_between_two_sizes_as_well_as_through_them() -> None:
     np.testing.assert_allclose(found.at(np.log(found.sizes)), found.drawn)
     between = found.at(np.log([2**3.5]))[:, 0]
     assert between.std() > 2 * found.drawn[:, 3].std()  # where it begins to rise is not known
+
+
+def test_a_loss_at_the_edge_is_as_well_known_as_its_seeds_make_it() -> None:
+    logs, noise = np.arange(4.0), 0.01 * np.random.default_rng(0).standard_normal((4, 4, 4))
+    found = answered([1 + (logs - n)[:, None] ** 2 + own for n, own in enumerate(noise)], np.exp(logs))
+    assert found.edges.tolist() == [True, False, False, True]
+    assert found.drawn[:, [0, 3]].std(axis=0) == pytest.approx([found.deviation / 4**0.5] * 2, rel=0.15)
