@@ -39,7 +39,6 @@ def forget() -> None:
 
 def told(probe: Probe) -> list[float]:
     moments = probe.step()
-    assert moments is not None
     return [float(part.sum()) for part in (moments["l2"].signal, moments["l2"].noise)]
 
 

@@ -159,7 +159,6 @@ def test_parameters_that_a_backward_pass_leaves_out_have_no_noise() -> None:
         with meter.paused():
             halves = [torch.autograd.grad(model(half).square().mean(), [*model[2].parameters()]) for half in x.chunk(2)]
         difference = sum((one - other).square().sum() for one, other in zip(*halves, strict=True))
-        assert found is not None
         assert float(found.noise) == pytest.approx(float(2 * difference), rel=1e-5)
         model.zero_grad()
 
@@ -195,7 +194,6 @@ def test_passes_of_one_example_are_groups_of_a_step() -> None:
         for x in torch.randn(4, 1, 3, generator=torch.Generator().manual_seed(0)):
             (model(x).square().mean() / 4).backward()
         step = meter.step()
-        assert step is not None
         found.append(torch.stack((step.signal, step.noise)))
         model.zero_grad()
         meter.detach()

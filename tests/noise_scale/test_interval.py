@@ -126,7 +126,6 @@ def test_a_signal_that_may_be_zero_opens_the_upper_end() -> None:
     for mean in (0.02, -0.02):
         found = ratio_interval(mean + rng.standard_normal(400), 10 + rng.standard_normal(400))
         assert found.high is None
-        assert found.low is not None
         assert found.low > 20
 
 
@@ -134,7 +133,6 @@ def test_a_noise_that_may_be_zero_opens_the_lower_end() -> None:
     rng = np.random.default_rng(6)
     found = ratio_interval(10 + rng.standard_normal(400), 0.02 + rng.standard_normal(400))
     assert found.low is None
-    assert found.high is not None
     assert found.high < 0.1
 
 

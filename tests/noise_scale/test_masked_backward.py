@@ -196,7 +196,6 @@ def noise(model: nn.Module, x: Tensor, loss: Callable[[Any], Tensor] = lambda fo
     with NoiseScaleMeter(model, source="split") as meter:
         loss(model(x)).backward()
         step = meter.step()
-    assert step is not None
     return float(step.noise)
 
 

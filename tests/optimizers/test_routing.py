@@ -304,7 +304,6 @@ def test_a_guess_is_warned_about_once_for_a_model_with_an_override_that_works() 
     assert "and 6 more" in message
     assert list(warned(model)) == []
     override = re.search(r'matrices=\["hidden", "(.*)"\]', message)
-    assert override is not None
     assert names(model, ["hidden", override[1]]) == [name for name in names(model) if not name.endswith("mix")]
     (message,) = warned(LanguageModel(11))
     assert message.endswith('matrices=["hidden", "unusual.weight"]')

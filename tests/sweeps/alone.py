@@ -34,7 +34,6 @@ def swept(sweep: Sweep, folder: Path, *, resources: Resources | None = None, **n
 def one_after_the_other(runs: Runs[Any], resources: Resources, ahead: PrestartedRay | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
     run = runs.run
-    assert run is not None
     run.search.workers = resources.workers or 1
     while (config := run.search.next()) is not None:
         parent, folder = config.parent, run.store.kept_folder(config.fingerprint)

@@ -232,7 +232,6 @@ def test_two_learning_rates_say_with_the_others_where_the_best_one_lies() -> Non
     pair = reached(z=278, p1=round(278 * 1.07))
     table = TrialTable(pair, [0], LATTICE, RULES.prune_factor)
     found = two_rates(table)
-    assert found is not None
     apart, rise = math.log(2), math.log(round(278 * 1.07) / 278)
     away = rise / (2 * CURVATURE * apart)
     assert found.log_lr == pytest.approx(math.log(4e-3 * math.sqrt(2)) - away)

@@ -200,7 +200,6 @@ SLOW = ("huggingface_trainer", "lightning_module")  # Import what takes longer t
 )
 def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
     command = re.search(r"^(cbs sweep .*?)\n(?:\n|\"\"\")", (FOLDER / f"{name}.py").read_text(), re.M | re.S)
-    assert command is not None
     words = shlex.split(command.group(1).replace("\\\n", " "))[2:]
     sweep = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
     asked = sweep.make_context("sweep", words).params
@@ -216,7 +215,6 @@ def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
             )
         },
     )  # fmt: skip
-    assert program is not None
     trial = TrialConfig(
         workload=program.choice(),
         optimizer=Choice(name="adamw"),

@@ -58,8 +58,6 @@ def test_a_sweep_leaves_the_folders_of_a_container_beside_it_alone(shared: Path)
         pytest.skip("namespaces cannot be made here")
     whole = [*PROCESSES, sys.executable, "-c", "import sys\n" + code, str(shared)]
     with subprocess.Popen(whole, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
         folder = Path(other.stdout.readline().strip())
         assert not Path(f"/proc/{folder.name.split('-')[2]}").exists() or "-1-" in folder.name
         scratch.remove_stale_folders()

@@ -184,7 +184,6 @@ def expecting(expected: tuple[float, float] | None, **changes: object) -> Search
 def test_a_run_at_the_critical_batch_size_sees_twice_the_least_examples_in_twice_the_least_steps() -> None:
     run = critical_run(expecting((100.0, 5000.0), workload=GPT2), None)
     assert (run.examples, run.steps) == (2 * 2 * 5000, 200)  # of two optimizers; the steps are those of one
-    assert run.parameters is not None
     assert run.flops == 6 * run.parameters * 20_000 * 1024
     assert run.gpu_hours == pytest.approx(run.flops / (0.4 * 989e12) / 3600)
     found = price(MIDDLE, run, 2.5)
@@ -232,7 +231,6 @@ def test_seconds_are_those_of_finished_trials_where_no_step_is_timed() -> None:
     ran = run_search(Search(sweep)).values()
     timed = [result.replace(timing={"seconds": 0.25 * result.final_examples}) for result in ran]
     run = critical_run(Search(sweep, timed), None)
-    assert run.examples is not None
     assert run.seconds == pytest.approx(0.25 * run.examples)
     assert critical_run(Search(sweep, ran), None).seconds is None
 

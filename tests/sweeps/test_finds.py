@@ -350,7 +350,6 @@ def test_the_suggested_commands_plan_exactly_what_is_missing(one: Precision, tmp
     store.write_manifest(manifest)
     (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)
     found = suggest(answer)
-    assert found is not None
     command = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
     planned: set[tuple[int, int]] = set()
     commands = [shlex.split(line) for line in found.command.split(" && ")]

@@ -109,7 +109,6 @@ def test_the_first_trial_that_a_dry_run_names_is_the_first_that_runs(
 
     def begin(sweep: Sweep, folder: Path, **_: object) -> None:
         config = Search(sweep).next()
-        assert config is not None
         raise _Begun(config.trial_id)
 
     monkeypatch.setattr(launch, "sweep", begin)

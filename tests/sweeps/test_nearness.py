@@ -123,7 +123,6 @@ def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bo
     progress.began(search)
     for count in range(3):
         config = search.next()
-        assert config is not None
         progress.update(search, {config.trial_id: {"step": 1, "value": 0.2 + count / 10}})
         assert f"target accuracy > 90, best so far {(0.2, 0.62, 0.62)[count]}" in shown()
         result = end(config, RISING)
@@ -149,7 +148,6 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     run = SweepRun(search, store, 1.0)
     for status, steps, over in ((TrialStatus.BUDGET_EXHAUSTED, None, False), (TrialStatus.REACHED, 0.0, True)):
         started = run.next()
-        assert started is not None
         found = end(started[0], (0.1, 0.2), status)
         store.save(found.replace(steps_to_target=steps, steps={"step": np.arange(100)}))
         run.take_in(started[0], {"status": str(status)})

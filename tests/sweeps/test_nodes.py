@@ -249,7 +249,6 @@ def test_a_trial_whose_worker_is_lost_goes_on_elsewhere_ten_times_and_then_ends_
     for losses in range(MAX_LOSSES + 1):
         assert run.fatal is None, losses
         started = run.next()
-        assert started is not None
         run.lost(started[0])
     assert "its worker was lost 11 times" in run.fatal
 

@@ -299,7 +299,6 @@ def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
 
 def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, monkeypatch):
     def removed(runs: Runs[Any], resources: Resources, ahead: object) -> None:
-        assert runs.run is not None
         shutil.rmtree(runs.run.store.root)
         runs.run.look_around()
 

@@ -164,7 +164,6 @@ def test_a_trunk_that_would_go_on_behind_a_missing_checkpoint_starts_over(before
     checkpoint = AlwaysDue(tmp_path / "trunk.pt")
     killed(TRUNK, 50, checkpoint=checkpoint)
     saved = checkpoint.load()
-    assert saved is not None
     at = saved["evaluations"][-1]["examples"] - before
     assert at > 100
     run_trial(TRUNK, checkpoint=checkpoint, kept=KeptCheckpoints(tmp_path / "late", [at]))

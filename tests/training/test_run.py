@@ -325,7 +325,6 @@ def test_the_noise_scale_reads_gradients_before_they_are_clipped() -> None:
 
 def test_facts_of_the_workload_travel_with_the_result() -> None:
     result = run_trial(config_with(max_steps=1))
-    assert result.workload is not None
     assert result.workload.parameters == 30
     assert result.workload.example_unit == "sample"
     assert result.workload.metric_unit == "loss"

@@ -165,7 +165,6 @@ def test_crossing_lies_among_the_evaluations_nearby(values: list[float], gaps: l
         return
     first = reached[0]
     before = min([steps[first - 1], *(step for step in steps if step * NEARBY >= steps[first])]) if first else steps[0]
-    assert crossing is not None
     assert before * (1 - 1e-12) <= crossing <= steps[first] * (1 + 1e-12)
     mirrored = Target(metric="loss", value=-2.0, direction="above").crossing(steps, [-value for value in values])
     assert mirrored == pytest.approx(crossing, rel=1e-12)

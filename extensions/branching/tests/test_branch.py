@@ -157,7 +157,6 @@ def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs
     assert len(started) == len(set(started)) == 13
     for trial in branches:
         parent = trial.config.parent
-        assert parent is not None
         assert (parent.source, parent.trunk) == (trunk.config.fingerprint, trunk.config.fingerprint)
         assert parent.batch_factor == trial.config.batch_size / 8
         assert parent.lr_factor == trial.config.lr / 0.02 == pytest.approx(parent.batch_factor**0.5, rel=1e-5)

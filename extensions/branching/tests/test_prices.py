@@ -44,8 +44,6 @@ def test_branches_cost_at_most_what_their_dry_run_counts(steps: float) -> None:
         lr_rule="sqrt",
     )  # fmt: skip
     found = branch_price(run)
-    assert found is not None
-    assert found.examples is not None
     counted = len(plan.at) * len(plan.factors) * SEEDS * plan.window
     assert found.examples[2] == pytest.approx(counted, rel=0.03)
     assert found.examples[0] < found.examples[1] < found.examples[2]
@@ -146,7 +144,6 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
     assert len(trials) == 4
     for result in trials:
         assert result.status is TrialStatus.BUDGET_EXHAUSTED, result.message
-        assert result.config.parent is not None
         assert result.evaluations[0].value == pytest.approx(loss[result.config.parent.examples // 8], abs=1e-5)
         assert result.evaluations[-1].value < result.evaluations[0].value
     # by load
@@ -163,7 +160,6 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
         trials = list(Store(tmp_path / state).results())
         assert len(trials) == 4
         for result in trials:
-            assert result.config.parent is not None
             # the Trainer divides by all 32 tokens, of which 31 are predicted
             assert result.evaluations[0].value * 31 / 32 == pytest.approx(
                 loss[result.config.parent.examples // 8], abs=1e-4

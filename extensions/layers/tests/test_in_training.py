@@ -171,7 +171,6 @@ def test_norms_are_those_of_weight_gradient_and_update() -> None:
     assert {name.split(".", 1)[1] for name in columns} == {"0.weight", "1.weight"}  # and no biases
     for name in ("0.weight", "1.weight"):
         gradient = dict(model.named_parameters())[name].grad
-        assert gradient is not None
         assert columns[f"weight_norm.{name}"] == pytest.approx(norm(before[name]), rel=1e-6)
         assert columns[f"gradient_norm.{name}"] == pytest.approx(norm(gradient), rel=1e-6)
         assert columns[f"update_norm.{name}"] == pytest.approx(LR * norm(gradient), rel=1e-4)

@@ -135,7 +135,6 @@ def test_measurements_on_one_run_are_named_where_a_sweep_is_out_of_reach(monkeyp
 
 def test_the_noise_scale_costs_its_steps_each_dearer_than_a_plain_one() -> None:
     found = noise_scale_price(CriticalRun(examples=1e6, steps=1000.0, gpu_hours=100.0), 2.0)
-    assert found is not None
     assert found.examples == pytest.approx([NOISE_STEPS * 1000.0] * 3)
     assert found.gpu_hours == pytest.approx([100.0 * NOISE_STEPS / 1000 * 1.9] * 3)
     assert found.dollars == pytest.approx([200.0 * NOISE_STEPS / 1000 * 1.9] * 3)

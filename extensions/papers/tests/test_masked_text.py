@@ -87,7 +87,6 @@ def test_a_trial_crosses_the_switch_and_goes_on() -> None:
         device="cpu",
     )
     result = run_trial(config)
-    assert result.steps_to_target is not None
     assert result.steps_to_target < 60
 
 

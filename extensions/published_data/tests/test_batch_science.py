@@ -70,7 +70,6 @@ def test_steps_to_result_are_theirs_to_one_evaluation(tmp_path: Path) -> None:
     for point in answer.points:
         study = tmp_path / "in" / "mnist" / "simple_cnn" / "nesterov_momentum" / str(point.batch_size)
         theirs = steps_to_result(study, "val/loss", GOAL)
-        assert theirs is not None
         assert theirs[1] < point.steps_to_target <= theirs[0]
         assert point.best_lr == pytest.approx(0.1, rel=1e-12)
         assert point.seeds == 1

@@ -108,7 +108,6 @@ def test_without_errors_the_interval_is_that_of_textbook_regression() -> None:
 def test_errors_in_both_coordinates_are_those_of_a_search(in_x: float) -> None:
     data = made(np.random.default_rng(4), count=6, spread=0.2, beyond=0.0, in_x=in_x)
     law = fit(data)
-    assert law.scatter is not None
     dx, dy = (rows - rows.mean(axis=0) for rows in (data.log_x_draws, data.log_y_draws))
     intercept, slope = line_through_errors(data.log_x, data.log_y, dx, dy, law.scatter.total)
     assert (law.log_constants[0], law.exponent) == (pytest.approx(intercept, abs=1e-4), pytest.approx(slope, abs=1e-4))

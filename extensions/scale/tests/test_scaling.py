@@ -125,11 +125,7 @@ def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
         speed = 2.0 if point.optimizer == "muon" else 1.0
         low, high = point.interval
         truth = speed * B_STAR / point.target.value ** (1 / ALPHA)
-        assert low is not None
-        assert high is not None
         assert low / 1.2 < truth < high * 1.2  # 18 intervals of 95 %: some just miss
-        assert point.data is not None
-        assert point.parameters is not None
         assert point.data_unit == "token"
         assert point.compute == pytest.approx(6 * point.parameters * point.data)
 
@@ -137,7 +133,6 @@ def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
 def test_kaplans_law_against_the_loss(found: Scaling) -> None:
     law = next(law for law in found.laws if law.axis == "loss" and law.optimizer == "adamw")
     kaplan = law.kaplan
-    assert kaplan is not None
     assert kaplan["alpha_interval"][0] < ALPHA < kaplan["alpha_interval"][1]
     assert kaplan["B_star_interval"][0] < B_STAR < kaplan["B_star_interval"][1]
     assert law.also_varies == "width"
@@ -152,7 +147,6 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
         assert point.critical_batch_size == pytest.approx(B_STAR / point.target.value ** (1 / ALPHA), rel=0.15)
     assert points[0].critical_batch_size < points[1].critical_batch_size < points[2].critical_batch_size
     law = next(law for law in found.comparisons if "data=" in law.held and law.optimizer == "adamw")
-    assert law.fit is not None
     assert law.fit.exponent > 0
 
 
@@ -204,7 +198,6 @@ def test_data_that_only_follow_the_critical_batch_size_are_said_to(
     )
     folders = [sweep(tmp_path / f"w{width}", width) for width in WIDTHS]
     own, apart = (scale(folders, QUICK, targets=[2.4], against=["data"], data_at_batch=batch) for batch in (None, 4.0))
-    assert own.laws[0].fit is not None
     assert own.laws[0].fit.exponent == pytest.approx(1.0, abs=0.2)
     assert [note for note in own.notes if said in note]
     assert not [note for note in apart.notes if said in note]

@@ -25,7 +25,6 @@ def test_the_loss_is_the_twins_and_the_slope_that_of_differences() -> None:
 @pytest.mark.parametrize("batch_size", [2.0, 64.0])
 def test_no_rates_nearby_and_no_shorter_run_reach_the_target(batch_size: float) -> None:
     found = best_pieces(MODEL, 0.05, batch_size, pieces=6)
-    assert found is not None
     length = found.steps // 6
     assert found.steps == 6 * length < found.constant_steps + 6
     assert loss_and_slope(MODEL, np.log(found.lrs), length, batch_size)[0] <= 0.05
@@ -38,8 +37,6 @@ def test_no_rates_nearby_and_no_shorter_run_reach_the_target(batch_size: float) 
 
 def test_small_batches_fall_early_and_large_ones_hold_the_largest_rate() -> None:
     small, large = (best_pieces(NoisyQuadratic.power_law(1000).grouped(), 0.02, size, pieces=10) for size in (2, 2048))
-    assert small is not None
-    assert large is not None
     assert small.lrs[2] < 0.3 * large.lrs[2]
     assert large.lrs[5] == pytest.approx(2.0, rel=1e-3)
     assert list(small.lrs[1:]) == sorted(small.lrs[1:], reverse=True)

@@ -28,7 +28,6 @@ def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
     found = quadratic(
         ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG
     )
-    assert found.fit is not None
     critical = {name: fit.critical.value for (_, name), fit in zip(found.fit.names, found.fit.answers, strict=True)}
     assert critical["sgd"] < 0.6 * critical["momentum"]
     assert critical["sgd"] < 0.8 * critical["sgd, p = 0.5"]
@@ -43,7 +42,6 @@ def test_the_critical_batch_size_is_that_of_the_least_product_and_needs_no_form(
     model = NoisyQuadratic.power_law(50)
     sizes = [4**power for power in range(8)]
     found = quadratic([optimizer], batch_sizes=sizes, target=0.02, model=model, config=CONFIG)
-    assert found.fit is not None
     (answer,) = found.fit.answers
     assert (answer.critical.interval, answer.min_steps.interval) == ((None, None), (None, None))
     (beyond_counting,) = curve(model, optimizer, 0.02, [1e12])
@@ -199,7 +197,6 @@ def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tu
 
 def test_values_beyond_the_batch_sizes_of_the_table_are_not_told() -> None:
     found = quadratic(["sgd"], batch_sizes=[1, 4, 16], target=0.02, model=NoisyQuadratic.power_law(50), config=CONFIG)
-    assert found.fit is not None
     (answer,) = found.fit.answers
     others = [each for name, each in answer.definitions.items() if name != HEADLINE]
     known, beyond = ([each for each in others if (each.value is None) is none] for none in (False, True))

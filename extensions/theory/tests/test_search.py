@@ -54,7 +54,6 @@ def test_missed_targets_have_no_winner() -> None:
     assert best_settings(SMALL, "sgd", 1e-6, [1, 4], [0.5, 2.5], limit=10_000) == [None, None]
     assert tuned(SMALL, "sgd", 1e-9, 1, limit=10_000) is None
     start = best_settings(SMALL, "sgd", SMALL.initial_loss, [8], [0.1])[0]
-    assert start is not None
     assert start.steps == 0
     flat = NoisyQuadratic(curvature=np.zeros(1), noise=np.ones(1), start=np.ones(1), count=np.ones(1))
     assert tuned(flat, "sgd", -1.0, 1) is None
@@ -63,7 +62,6 @@ def test_missed_targets_have_no_winner() -> None:
 def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     model = NoisyQuadratic.power_law(50)
     found = tuned(model, "heavy_ball", 0.1, 4096, 0.9)
-    assert found is not None
     lrs = np.geomspace(0.1, model.largest_lr(momentum=0.9), 2000)
     losses = modes_of(model, "heavy_ball", lrs, 0.9).losses(int(found.steps) + 3, 4096)
     firsts = np.where((losses <= 0.1).any(1), (losses <= 0.1).argmax(1), np.inf)
@@ -77,7 +75,6 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
 def test_just_below_the_edge_of_stability_is_looked_at_too(method: str, momentum: float, batch_size: float) -> None:
     model = NoisyQuadratic.power_law(500)
     found = tuned(model, method, 0.02, batch_size, momentum)
-    assert found is not None
     largest = model.largest_lr(momentum=momentum if method == "heavy_ball" else 0.0)
     assert 0.98 * largest < found.lr < largest
     lrs = largest * (1.0 - np.geomspace(0.05, 1e-6, 300))
@@ -91,7 +88,6 @@ def test_a_passing_dip_of_a_setting_whose_floor_misses_counts_for_no_batch_size(
     assert setting.loss(1, 4) < 0.25
     assert best_settings(model, "heavy_ball", 0.25, [4], [0.5], [0.9]) == [None]
     able, _ = best_settings(model, "heavy_ball", 0.25, [4, 1e6], [0.5, 0.001], [0.9])
-    assert able is not None
     assert able.lr == 0.001
     small, large = best_settings(model, "heavy_ball", 0.25, [4, 1e6], [0.5], [0.9])
     assert small is None

@@ -254,7 +254,6 @@ def test_a_next_learning_rate_on_the_parabola_is_no_wall(bend: float) -> None:
 def test_up_to_a_wall_steps_go_on_falling(late: float) -> None:
     """In proportion to 1/lr, to an end that may lie anywhere before the next learning rate."""
     told = found(-LOGS, late)
-    assert told is not None
     assert told.saving == pytest.approx(STEP / 2, rel=0.15)
     assert told.place == pytest.approx(STEP / 4, rel=0.2)  # rather too low than past the end
     assert math.sqrt(told.variance) == pytest.approx(STEP / math.sqrt(12), rel=0.2)
@@ -264,7 +263,6 @@ def test_up_to_a_wall_steps_go_on_falling(late: float) -> None:
 def test_with_one_learning_rate_below_any_curvature_is_possible(fall: float, least: float, most: float) -> None:
     """Where steps already fall as fast as they can, they go on; otherwise the bottom may lie anywhere."""
     told = found(np.array([fall * STEP, 0.0]), math.inf, noise=1e-3)
-    assert told is not None
     assert least < told.saving / (fall * STEP) < most
 
 

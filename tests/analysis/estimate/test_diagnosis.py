@@ -322,7 +322,6 @@ def leads(steps: np.ndarray, noise: float, *, stopped: bool) -> tuple[np.ndarray
     for _ in range(200):
         values = curve(steps) + rng.normal(0, noise, len(steps))
         crossing = TARGET.crossing(steps, values)
-        assert crossing is not None
         seen = np.searchsorted(steps, crossing) + 1 if stopped else len(steps)
         found.append((math.log(STEPS / crossing), early_crossing(steps[:seen], values[:seen], crossing)))
     true, expected = np.array(found).T

@@ -86,13 +86,11 @@ def test_a_known_law_comes_back() -> None:
         assert holds(value, known)
     np.testing.assert_allclose(found.log_lrs(SIZES)[0], np.log([truth.best(size) for size in SIZES]), atol=0.01)
     factor = found.factor(16, 4)
-    assert factor is not None
     assert factor.value == pytest.approx(truth.best(64) / truth.best(16), rel=0.02)
     assert not factor.square_root
     assert not factor.linear
     assert not factor.extrapolated
     beyond = found.factor(512, 2)
-    assert beyond is not None
     assert beyond.extrapolated
 
 
@@ -105,7 +103,6 @@ def test_far_below_saturation_it_is_a_power_law_and_one_rule_holds(
     assert found.max_lr == found.noise_batch_size == found.alpha == Estimated()
     assert holds(found.slope, alpha)
     factor = found.factor(SIZES[-1], 4)
-    assert factor is not None
     assert (factor.square_root, factor.linear) == (square_root, linear)
 
 
@@ -216,7 +213,6 @@ Quantity = Callable[[LearningRateLaw, Truth, tuple[int, ...]], tuple[Estimated, 
 def factor_at(place: int) -> Quantity:
     def read(found: LearningRateLaw, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
         factor = found.factor(sizes[place], 4)
-        assert factor is not None
         return Estimated(value=factor.value, interval=factor.interval), truth.best(4 * sizes[place]) / truth.best(
             sizes[place]
         )
@@ -250,9 +246,6 @@ def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) 
         found = law(truth, seeds, sizes=sizes, prune_factor=PRUNE_FACTOR, resamples=200, seed=index)
         value, known = line(found, truth, sizes)
         low, high = value.interval
-        assert value.value is not None
-        assert low is not None
-        assert high is not None
         errors.append(value.value - known)
         halves.append((high - low) / 2)
     ratio = np.abs(errors) / np.array(halves)

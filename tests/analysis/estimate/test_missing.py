@@ -85,8 +85,6 @@ def test_seeds_that_were_not_in_time_lift_the_curve() -> None:
             continue
         deaf = dataclasses.replace(first, bound=np.full(first.bound.shape, np.nan))
         told, silent = (estimate(each).draws for each in (studies, [deaf, *studies[1:]]))
-        assert told is not None
-        assert silent is not None
         shifts.append(float((told.estimate(np.array([4.0])) - silent.estimate(np.array([4.0])))[0]))
     assert len(shifts) >= 3
     assert np.mean(shifts) > 0.01
@@ -99,11 +97,8 @@ def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: P
     answer = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)[0]
     assert [point.reached for point in answer.points] == [False, True, True, True, True]
     low, high = answer.interval
-    assert low is not None
-    assert high is not None
     assert low < 7381 / 175 < high
     assert "not reached at batch size 1 (BUDGET_EXHAUSTED)" in answer.advice
-    assert answer.draws is not None
     assert answer.draws.batch_sizes.tolist() == [4, 16, 64, 256]
     assert answer.draws.estimate(np.array([1.0]))[0] > math.log(steps)
 
@@ -117,7 +112,6 @@ def test_a_table_of_perfect_scaling_has_its_least_product_above_and_is_valid_jso
     (answer,) = found.answers
     assert answer.verdict is Verdict.ABOVE
     assert answer.critical_batch_size is None
-    assert answer.interval[0] is not None
     assert answer.interval[0] >= 0.7 * rows[-1][0]
     assert answer.interval[1] is None
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))["fits"][0]

@@ -178,7 +178,6 @@ def test_exponent_and_name_are_those_of_the_data(tmp_path: Path) -> None:
     plain, own = result.geometries
     Store(tmp_path).save(result.replace(geometries=(plain, dataclasses.replace(own, geometry="mine", exponent=1))))
     found = measure([path], [400.0], 8)
-    assert found.geometry is not None
     assert found.geometry.geometry == "mine"
     assert found.matched.value == pytest.approx(4.5, rel=0.05)
 

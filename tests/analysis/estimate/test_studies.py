@@ -138,7 +138,6 @@ def test_within_reach_is_passed_at_every_batch_size(tmp_path: Path) -> None:
     results = load(tmp_path)
     best = best_values(results.evaluations, len(results.trials), "below")
     value = within_reach(results.of_group(0), best, "below")
-    assert value is not None
     reached = compared(tmp_path, dataclasses.replace(TARGET, value=value))
     assert all(point(entry).reached for entry in reached)
     harder = compared(tmp_path, dataclasses.replace(TARGET, value=value - 0.02))

@@ -106,8 +106,6 @@ class TestFarSeeds:
         bound[0, 1] = 2.0 * math.exp(hyperbola()[7])
         rest = [study(int(SIZES[7]), values[7][None]), study(int(SIZES[7]), values[7][None], bound=bound)]
         without, found = (draw_studies([*every[:7], replace(it, seeds=it.seeds + 10)], QUICK) for it in rest)
-        assert found is not None
-        assert without is not None
         ((size, seed, _, missed),) = found.far
         assert (size, seed, missed) == (SIZES[7], 11, True)
         np.testing.assert_allclose(found.draws.curves[::2], without.draws.curves[::2], atol=1e-9)
@@ -145,7 +143,6 @@ SMOOTH = [power(1.0), power(0.7), falling_exponent, log_tail, two_powers, u_shap
 def chance(values: np.ndarray) -> float:
     """Probability of a jump or kink."""
     found = drawn(values).draws.sudden
-    assert found is not None
     return found.chance
 
 
@@ -162,7 +159,6 @@ class TestSudden:
     @pytest.mark.parametrize("place", [2, 4, 6])
     def test_a_jump_is_named_with_the_batch_sizes_around_it(self, place: int) -> None:
         found = exact(lambda sizes: hyperbola(sizes) + math.log(1.3) * (sizes >= SIZES[place]), count=100).sudden
-        assert found is not None
         assert found[:3] == ("jump", SIZES[place - 1], SIZES[place])
         assert found.chance > 0.9
 
@@ -170,7 +166,6 @@ class TestSudden:
     def test_a_kink_is_named_with_the_batch_sizes_beside_it(self, shift: float, below: float, above: float) -> None:
         """Perfect scaling up to 32, or to halfway between 32 and 64, and none from there."""
         found = exact(lambda sizes: np.log(perfect_then_none(sizes / 16 / shift)), count=100).sudden
-        assert found is not None
         assert found[:3] == ("kink", below, above)
         assert found.chance > 0.9
 

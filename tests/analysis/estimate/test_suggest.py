@@ -97,7 +97,6 @@ def test_a_short_sweep_is_told_to_go_on_and_the_command_plans_exactly_that(tmp_p
     lrs = tuple(3.25e-4 * 2.0**power for power in range(7))
     finish(planned((1, 2, 4), 3, lrs), folder, f"--batch-sizes 1,2,4 --seeds 3 --lrs {','.join(map(str, lrs))}")
     found = suggest(answer(folder))
-    assert found is not None
     assert found.batch_sizes == (16,)
     assert any("least above the present ones" in reason for reason in found.reasons)
     plan = dry_run(found.command)
@@ -125,8 +124,6 @@ def with_command(folder: Path, *commands: str, **changes: object) -> None:
 
 def test_a_healthy_sweep_is_told_the_cheapest_way_to_a_narrower_interval(tmp_path: Path) -> None:
     found = suggest(healthy(tmp_path))
-    assert found is not None
-    assert found.interval_factor is not None
     assert found.interval_factor < 1.0
     assert found.cost > 0
     assert (found.lrs, found.trials, found.command) == (None, None, "")
@@ -142,7 +139,6 @@ def test_a_sudden_change_of_the_curve_gets_batch_sizes_in_its_gaps(
     for chance, asked in ((SUDDEN + 0.1, True), (SUDDEN, False)):
         doubts = dataclasses.replace(usual.doubts, sudden=Break(kind, below, above, chance))
         found = suggest(dataclasses.replace(usual, doubts=doubts))
-        assert found is not None
         assert any("changes suddenly" in reason for reason in found.reasons) is asked
         if asked:
             assert (found.batch_sizes, found.seeds) == (between, (0, 1, 2))
@@ -151,20 +147,16 @@ def test_a_sudden_change_of_the_curve_gets_batch_sizes_in_its_gaps(
 def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp_path: Path) -> None:
     one = healthy(tmp_path / "one", seeds=1)
     found = suggest(one)
-    assert found is not None
     assert (set(found.batch_sizes) >= set(SIZES), found.seeds) == (True, (0, 1, 2))
     assert set(found.missing) >= {(size, seed) for size in SIZES for seed in (1, 2)}
     alone = suggest(one, 0.01, (0,))
-    assert alone is not None
     assert (alone.seeds, set(alone.batch_sizes) & set(SIZES)) == ((0,), set())  # only new batch sizes can help
     for command, more in (("train.py {lr}", False), ("train.py {lr} {seed}", True)):  # of a program of the user
         group = dataclasses.replace(one.group, workload_options={"command": command})
         program = suggest(dataclasses.replace(one, group=group), 0.01)
-        assert program is not None
         assert (len(program.seeds) > 1) is more
         assert ("no {seed}" in judge(one.points, one.doubts, "", "", seeded=group.seeded)[1]) is not more
     two = suggest(healthy(tmp_path / "two", seeds=2))
-    assert two is not None
     assert not any("noise between seeds" in reason for reason in two.reasons)
 
 
@@ -175,7 +167,6 @@ def test_beyond_an_edge_a_search_goes_on_or_starts_at_another_target_from_what_i
     command = "cbs sweep --optim adamw --target 2.4 --from old --set lr_resolution=1.1"
     with_command(folder, command, axes={"lrs": None, "batch_sizes": [*SIZES, 1024], "seeds": [0, 1]})
     found = suggest(answer(folder))
-    assert found is not None
     assert (
         found.command
         == f"{command.replace(' --optim adamw', '')} --optim adamw --batch-sizes 2,8,32,128,512,1024 "
@@ -187,7 +178,6 @@ def test_beyond_an_edge_a_search_goes_on_or_starts_at_another_target_from_what_i
     assert set(found.missing) == {(size, seed) for size in (*SIZES, 1024) for seed in (0, 1)}
     other = answer(folder, target=2.8)
     found = suggest(other)
-    assert found is not None
     assert (found.batch_sizes, found.seeds, found.lrs) == (SIZES, (0, 1), None)
     assert set(found.missing) == {(size, seed) for size in SIZES for seed in (0, 1)}
     assert found.command == (
@@ -203,7 +193,6 @@ def test_who_says_learning_rates_gets_those_beyond_an_edge_listed(tmp_path: Path
     healthy(tmp_path, seeds=2, lrs=LRS[:2])
     with_command(tmp_path, "cbs sweep --optim adamw --target 2.4", axes=given)
     found = suggest(answer(tmp_path, target=2.8))
-    assert found is not None
     assert found.lrs is not None
 
 
@@ -236,7 +225,6 @@ def test_another_target_that_was_evaluated_too_rarely_gets_a_sweep_of_its_own(tm
     with_command(folder, "cbs sweep --optim adamw", axes={"lrs": None, "batch_sizes": [*SIZES], "seeds": [0, 1]})
     assert suggest(answer(folder)) is None
     found = suggest(answer(folder, target=2.8))
-    assert found is not None
     assert found.reasons == ("a sweep at this target, which evaluates often near it",)
     assert found.command.endswith(f"--target 2.8 --from {folder} --output {folder}-at-2.8")
 
@@ -248,7 +236,6 @@ def test_where_the_warmup_decides_a_sweep_with_half_of_it_is_next(tmp_path: Path
     with_command(folder, "cbs sweep --optim adamw --set schedule.warmup_steps=10", protocol=protocol)
     doubted = dataclasses.replace(answer(folder), verdict=Verdict.IN_WARMUP)
     found = suggest(doubted)
-    assert found is not None
     assert found.command == (
         "cbs sweep --optim adamw --batch-sizes 2,8,32,128,512 --seeds 0,1 --set schedule.warmup_steps=5 "
         f"--from {folder} --output {folder}-short-warmup"
@@ -314,7 +301,6 @@ def test_an_end_that_runs_at_the_measured_batch_sizes_do_not_close_is_looked_for
     ):
         assert Known(measured).asked_for() is None
         wished = suggest(measured)
-    assert wished is not None
     assert max(wished.batch_sizes) == 2048
 
 
@@ -327,8 +313,6 @@ def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> Non
 
 def test_busy_workers_get_as_many_runs_as_they_can_take(measured: Answer) -> None:
     few, many = suggest(measured, 0.01), suggest(measured, 0.01, most=4 * MOST, least=4 * MOST)
-    assert few is not None
-    assert many is not None
     assert len(few.missing) <= MOST
     assert len(many.missing) == 4 * MOST
 

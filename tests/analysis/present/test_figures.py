@@ -229,7 +229,6 @@ def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     for panels in (2, 3, 7):
         assert style.grid(panels, page)[0].get_size_inches()[0] == page.text
     box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "steps.pdf").read_bytes())
-    assert box is not None
     assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
 
 

@@ -285,7 +285,6 @@ def test_data_against_steps_at_one_rate_have_three_pieces_and_their_residual(tmp
         table[table["kind"] == name] for name in ("point", "pieces", "hyperbola", "best")
     )
     assert list(points["examples"]) == [point.examples_to_target for point in answer.points]
-    assert answer.hyperbola is not None
     curve = answer.hyperbola.curve.mapped(np.median)
     sizes = (hyperbola["examples"] / hyperbola["steps"]).to_numpy(float)
     np.testing.assert_allclose(np.log(hyperbola["steps"]), curve.log_steps(sizes), rtol=1e-5)

@@ -194,7 +194,6 @@ def test_complex_weights_are_two_real_ones(source: str) -> None:
                 found = probe.step()
                 optimizer.step()
                 optimizer.zero_grad()
-        assert found is not None
         moments.append(torch.stack([torch.cat((one.signal, one.noise)) for one in found.values()]))
     # Rounding of transforms and sums in double precision.
     torch.testing.assert_close(*moments, rtol=1e-9, atol=1e-15)

@@ -118,7 +118,6 @@ def test_columns_are_renamed_and_constants_fill_in(tmp_path: Path) -> None:
     assert (config.workload.name, config.optimizer.name, config.lr, config.batch_size, config.seed) == (
         "gpt", "adamw", 3e-4, 2, 5,
     )  # fmt: skip
-    assert result.workload is not None
     assert result.workload.parameters == 124_000_000
     assert load(tmp_path / "out").groups[0].parameters == 124_000_000
 
