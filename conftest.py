@@ -36,7 +36,7 @@ settings.load_profile("quick")
 
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
 FORKING_FILES = (
-    *("tests/noise_scale/test_distributed.py", "tests/noise_scale/sources/test_replicas.py"),
+    "tests/noise_scale/test_distributed.py",
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
     *("tests/test_cli.py", "tests/test_output.py", "docs/site/tests/test_docs.py", "tests/test_extensions.py"),
 )

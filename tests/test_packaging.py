@@ -1,6 +1,7 @@
-"""What is installed is what is in the tree, and one word is one thing there."""
+"""What is installed is what is in the tree, one word is one thing there, and the examples in docstrings run."""
 
 import ast
+import doctest
 import importlib
 import pkgutil
 import re
@@ -9,11 +10,21 @@ import sys
 import tomllib
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from setuptools import find_packages
 
 import cbs
+from analysis import Analysis, analyze, fit
+from cbs.diagnostics import Diagnostic
+from cbs.noise_scale import Estimate, NoiseScaleMeter, Probe
+from cbs.optimizers import LARS, MERIT, OptimizerSpec
+from cbs.schedules.batch_size import ClosedLoop, OpenLoop
+from cbs.schedules.learning_rate import build_schedule
+from cbs.training.averaging import WeightAverage
+from cbs.workloads import TrainingStream, Workload
 
 TOPS = ("cbs", "sweeps", "analysis", "extensions")
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,3 +119,38 @@ def test_every_public_name_is_there() -> None:
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
                 module = importlib.import_module(name)
                 assert [public for public in module.__all__ if not hasattr(module, public)] == [], name
+
+
+PLACES = [ROOT / "cbs", ROOT / "sweeps", ROOT / "analysis", ROOT / "extensions"]
+FINDER = doctest.DocTestFinder(exclude_empty=True)
+
+
+def modules() -> list[str]:
+    files = [file for place in PLACES for file in sorted(place.rglob("*.py")) if "tests" not in file.parts]
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text(encoding="utf-8") for file in files}
+    return [name.removesuffix(".__init__") for name, text in names.items() if ">>> " in text]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_run(name: str) -> None:
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_ONLY_FIRST_FAILURE)
+    said: list[str] = []
+    with torch.random.fork_rng():
+        for examples in FINDER.find(module):
+            runner.run(examples, out=said.append)
+    assert runner.tries > 0
+    assert runner.failures == 0, "".join(said)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(getattr(cbs, name) for name in cbs.__all__),
+        *(Analysis, fit, NoiseScaleMeter, Probe, Estimate, Diagnostic, Workload, TrainingStream, OptimizerSpec),
+        *(analyze, MERIT, LARS, WeightAverage, OpenLoop, ClosedLoop, build_schedule),
+    ],
+    ids=lambda entry: entry.__name__,
+)
+def test_who_is_used_from_outside_has_an_example(entry: Any) -> None:
+    assert doctest.DocTestParser().get_examples(entry.__doc__)

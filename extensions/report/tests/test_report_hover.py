@@ -1,11 +1,14 @@
-"""Marks of the figures on the page say what they are: at their place, with the numbers of the table."""
+"""Sections that questions add to the page, and what the marks of its figures say."""
 
 import os
 import re
 import shutil
+import sys
 import time
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,9 @@ from analysis.config import AnalysisConfig
 from analysis.formatting import ends, number
 from analysis.present.figures import Picture, pictures
 from analysis.present.findings import Analysis
+from analysis.questions.compare.optimizers import compare
+from cbs.errors import ResultsError
+from cbs.registry import extensions
 from cbs.trial.store import LOCK, STALE_SECONDS, Store
 from extensions.report.page import REFRESH, Page, follow, report, running
 from extensions.report.vector import drawn
@@ -117,3 +123,46 @@ def test_without_a_running_sweep_the_page_is_written_once(root: Path, run, tmp_p
     assert (code, out) == (0, f"report: {tmp_path / 'a.html'}\n")
     assert "no sweep is running in" in err
     assert not re.search("http-equiv=.refresh", (tmp_path / "a.html").read_text())
+
+
+SECTION = "What a question adds"
+
+
+@pytest.fixture
+def adding(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The module ``section`` of a question."""
+    module = SimpleNamespace(SECTION=SECTION, section=compare)
+    monkeypatch.setitem(sys.modules, "of_a_question", module)  # type: ignore[arg-type]
+    others = extensions.modules
+
+    def modules(kind: str, package: str = "") -> Any:
+        return [("of_a_question", Path())] if kind == "section" else others(kind, package)
+
+    monkeypatch.setattr(extensions, "modules", modules)
+    return module
+
+
+def test_a_question_adds_a_section_to_the_page_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adding: SimpleNamespace
+) -> None:
+    monkeypatch.setattr("extensions.report.page.drawings", lambda *_: [])
+    sweep(
+        tmp_path / "sweep", {"adamw": Truth(), "muon": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5
+    )
+    page = report(tmp_path, output=tmp_path / "page.html", config=FAST)
+    text = page.path.read_text()
+    assert f'<h2 id="added-1-title">{TITLE}</h2>' in text
+    assert f'id="figure-{page.figures}"' in text
+    assert f'id="figure-{page.figures + 1}"' not in text
+    adding.section = lambda *_: None
+    assert SECTION not in report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
+
+
+def test_a_section_that_cannot_be_read_leaves_the_page_of_a_sweep(tmp_path: Path, adding: SimpleNamespace) -> None:
+    def broken(*_: object) -> None:
+        raise ResultsError("no branch trained to the end of its window")
+
+    adding.section = broken
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
+    text = report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
+    assert "Not shown: no branch trained to the end of its window" in text

@@ -1,4 +1,5 @@
-"""The fewest steps to a target: published counts, exhaustive search, the optimum between grid points."""
+"""The fewest steps to a target and the best learning rates and batch sizes over a run: published counts, exhaustive
+search, slow twins."""
 
 import functools
 import math
@@ -12,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bench_batch_schedules import ceiling, fewest_examples
 from cbs.trial.config import TrialConfig
 from extensions.theory.noisy_quadratic import NoisyQuadratic, best_settings, modes_of, passages, tuned
+from extensions.theory.quadratic import best_pieces, loss_and_slope
 from extensions.theory.tests import certified
 from sweeps.search.forecast import End
+from tests.references.noisy_quadratic import expected_losses
 from tests.sweeps.search_worlds import DIVERGES_AFTER, World, sweep
 from tests.sweeps.test_search_coverage import answer, trials
 
@@ -160,3 +164,79 @@ def test_the_answer_at_the_best_of_all_learning_rates_is_in_its_interval_or_doub
     found = [replicate(0.06, number, way) for number in range(40)]
     assert way != "search" or sum(one["covered"] for one in found) >= 34
     assert sum(one["covered"] or one["verdict"] != "ok" for one in found) >= 38
+
+
+MODEL = NoisyQuadratic.power_law(30)
+RATES = np.array([1.5, 0.4, 0.1])
+
+
+def test_the_loss_is_the_twins_and_the_slope_that_of_differences() -> None:
+    logs = np.log(RATES)
+    loss, slope = loss_and_slope(MODEL, logs, 7, 4.0)
+    stages = [(rate, 4.0) for rate in RATES for _ in range(7)]
+    assert loss == pytest.approx(expected_losses(MODEL, "sgd", 0.0, stages)[-1], rel=1e-10)
+    for place in range(3):
+        step = np.eye(3)[place] * 1e-6
+        sides = [loss_and_slope(MODEL, logs + sign * step, 7, 4.0)[0] for sign in (1, -1)]
+        assert slope[place] == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [2.0, 64.0])
+def test_no_rates_nearby_and_no_shorter_run_reach_the_target(batch_size: float) -> None:
+    found = best_pieces(MODEL, 0.05, batch_size, pieces=6)
+    length = found.steps // 6
+    assert found.steps == 6 * length < found.constant_steps + 6
+    assert loss_and_slope(MODEL, np.log(found.lrs), length, batch_size)[0] <= 0.05
+    rng = np.random.default_rng(0)
+    limit = np.log(2.0 * (1 - 1e-4))
+    for _ in range(300):
+        near = np.minimum(np.log(found.lrs) + 0.5 * rng.standard_normal(6), limit)
+        assert loss_and_slope(MODEL, near, length - 1, batch_size)[0] > 0.05
+
+
+def test_small_batches_fall_early_and_large_ones_hold_the_largest_rate() -> None:
+    small, large = (best_pieces(NoisyQuadratic.power_law(1000).grouped(), 0.02, size, pieces=10) for size in (2, 2048))
+    assert small.lrs[2] < 0.3 * large.lrs[2]
+    assert large.lrs[5] == pytest.approx(2.0, rel=1e-3)
+    assert list(small.lrs[1:]) == sorted(small.lrs[1:], reverse=True)
+    assert small.steps < 0.3 * small.constant_steps
+
+
+CEILING_MODEL = NoisyQuadratic.power_law(6, noise=0.5)
+STEPS = 12
+LRS = st.lists(st.floats(0.01, 1.2), min_size=STEPS, max_size=STEPS).map(np.array)
+
+
+def loss(lrs: np.ndarray, sizes: np.ndarray, power: float = 0.0) -> float:
+    return float(expected_losses(CEILING_MODEL, "heavy_ball", 0.0, list(zip(lrs, sizes, strict=True)), power)[-1])
+
+
+@settings(max_examples=25)
+@given(LRS, st.lists(st.floats(0.2, 5.0), min_size=STEPS, max_size=STEPS), st.sampled_from([0.0, 0.5]))
+def test_no_schedule_with_as_many_examples_ends_lower(lrs: np.ndarray, shape: list[float], power: float) -> None:
+    best, other = ceiling(CEILING_MODEL, lrs, power=power), np.array(shape) * 100.0 / np.sum(shape)
+    sizes = best.batch_sizes(100.0)
+    assert sizes.sum() == pytest.approx(100.0)
+    assert loss(lrs, sizes, power) == pytest.approx(best.loss(100.0), rel=1e-9)
+    assert loss(lrs, other, power) >= best.loss(100.0) * (1 - 1e-9)
+    # and on the way there: the problem is convex
+    halfway = loss(lrs, (sizes + other) / 2, power)
+    assert halfway <= (loss(lrs, sizes, power) + loss(lrs, other, power)) / 2 * (1 + 1e-9)
+
+
+def test_at_a_constant_learning_rate_the_batch_grows_to_the_end_and_beats_a_constant_one() -> None:
+    model, steps = NoisyQuadratic.power_law(50), 200
+    best = ceiling(model, np.full(steps, 0.5))
+    sizes = best.batch_sizes(steps * 16.0)
+    assert (np.diff(sizes) > 0).all()
+    constant = float(modes_of(model, "sgd", 0.5).loss(steps, 16))
+    assert best.loss(steps * 16.0) < 0.8 * constant
+    examples, lr = fewest_examples(model, constant, steps, np.array([0.2, 0.5, 0.8]))
+    assert examples * (1 - 1e-9) <= best.examples(constant) < 0.8 * steps * 16
+    assert lr in (0.2, 0.5, 0.8)
+
+
+@pytest.mark.parametrize("lrs", [[], [-0.1], [[0.1]]])
+def test_bad_learning_rates(lrs: list[float]) -> None:
+    with pytest.raises(ValueError, match="learning rates"):
+        ceiling(CEILING_MODEL, np.array(lrs))

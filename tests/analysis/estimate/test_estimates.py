@@ -22,7 +22,7 @@ from analysis.estimate.scopes import differing, settings_of
 from analysis.questions.analyze.figures.pareto import LEAST, ThreePieces, three_pieces
 from analysis.questions.fit.table_fit import fit_table
 from analysis.read.results import load
-from tests.analysis.estimate.known import CRITICAL, FINE_SIZES, GROUP, exact, hyperbola, noisy, study
+from tests.analysis.estimate.known import CRITICAL, GROUP, SIZES, exact, hyperbola, noisy, study
 from tests.certified import mccandlish2018, zhang2024
 from tests.factories import Truth, sweep
 
@@ -30,7 +30,7 @@ QUICK = AnalysisConfig(resamples=300)
 
 
 def estimate(values: np.ndarray, config: AnalysisConfig = QUICK) -> Answer:
-    studies = [study(int(size), row[None]) for size, row in zip(FINE_SIZES, values, strict=True)]
+    studies = [study(int(size), row[None]) for size, row in zip(SIZES, values, strict=True)]
     return next(estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], config))
 
 
@@ -38,7 +38,7 @@ def test_what_doubling_buys_on_the_hyperbola() -> None:
     """From B to 2 B: steps by ``(1 + c / 2B) / (1 + c / B)``, which at B = c is a quarter fewer for half as many
     examples more."""
     found = doublings(exact(hyperbola), 0.95)
-    assert [each.batch_size for each in found] == FINE_SIZES[:-1].tolist()
+    assert [each.batch_size for each in found] == SIZES[:-1].tolist()
     for each in found:
         ratio = (1 + CRITICAL / (2 * each.batch_size)) / (1 + CRITICAL / each.batch_size)
         assert each.steps_saved.value == pytest.approx(1 - ratio, abs=0.005)
@@ -225,14 +225,14 @@ def test_what_two_share_cancels_in_their_difference_and_not_if_one_is_in_another
     assert (ratio.value, *ratio.interval) == pytest.approx([math.exp(each) for each in (paired.value, low, high)])
 
 
-SIZES = 2.0 ** np.arange(2, 10)
+EIGHT = 2.0 ** np.arange(2, 10)
 
 
 def made(critical: float, exponent: float, noise: float, rng: np.random.Generator, seed: int) -> Draws:
     """Draws of a curve measured at eight batch sizes with three seeds."""
-    logs = np.log1p((critical / SIZES) ** exponent)[:, None] + noise * rng.standard_normal((8, 3))
+    logs = np.log1p((critical / EIGHT) ** exponent)[:, None] + noise * rng.standard_normal((8, 3))
     unknown = np.full(3, math.nan)
-    return draw(SIZES.tolist(), [AtBest(values=row, floors=unknown, ceilings=unknown) for row in logs], 200, seed)
+    return draw(EIGHT.tolist(), [AtBest(values=row, floors=unknown, ceilings=unknown) for row in logs], 200, seed)
 
 
 def compared(index: int, ratio: float, exponents: tuple[float, float] = (1.0, 1.0)) -> tuple[float, bool]:
