@@ -133,7 +133,7 @@ def test_names_are_listed_from_the_sources_without_an_import(shapes: Registry[ty
     assert listed("throwaway_shapes") == "circle, hexagon, square" == ", ".join(shapes)
 
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     name: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for package in ("cbs", "sweeps", "analysis", "extensions")
