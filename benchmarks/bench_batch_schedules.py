@@ -131,7 +131,8 @@ def run(name: str, lr: float, horizon: int | None, most: float) -> Taken | None:
     rule = build_batch_schedule(Choice(name=name, options=RULES[name]), about)
     falls = rule.multiplier or build_schedule(schedule)
     moment, noise, weight = MODEL.start.copy(), float(MODEL.noise.sum()), 0.5 * MODEL.curvature
-    stage, seen, lrs, signals = rule.stage(0) if isinstance(rule, OpenLoop) else rule.first, 0, [], []
+    lrs: list[float] = []
+    stage, seen, signals = rule.stage(0) if isinstance(rule, OpenLoop) else rule.first, 0, list[float]()
     while seen + stage.batch_size <= about.examples and len(lrs) * seen < most:
         if isinstance(rule, OpenLoop):
             stage = rule.stage(seen)

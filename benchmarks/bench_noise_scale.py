@@ -1,9 +1,8 @@
 """Cost of measuring the noise scale: a whole training step with a probe against one without. One thread.
 
 A step is forward, backward, reading the probe and a fused AdamW step. Accumulation is compared with plain accumulation
-over as many micro-batches. Per-example norms by ``torch.func`` are for comparison; they replace the backward pass.
-The floor under ``split`` is a second backward pass. The meter as it is by default is compared step by step, also with
-one that looks for nothing that a batch shares: it measures often at first, and seldom later.
+over as many micro-batches. The floor under ``split`` is a second backward pass. The meter as it is by default is
+compared step by step: it measures often at first, and seldom later.
 """
 
 import statistics
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable
 import torch
 from interleaved import measure, table
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from cbs.noise_scale import NoiseScaleMeter
@@ -55,22 +53,15 @@ def gpt(shape: GPTShape, micro_batches: int = 1) -> Build:
 
 
 def stepper(build: Build, measure: str | None) -> Step:
-    """A step without a probe, with one of a source that measures every step, with the meter as it is by default, or
-    with a meter that looks for nothing that a batch shares (``"less"``)."""
+    """A step without a probe, with one of a source that measures every step, or with the meter as it is by default."""
     torch.manual_seed(0)
     model, losses = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     watching: Probe | NoiseScaleMeter | None = None
-    if measure in ("default", "less"):
+    if measure == "default":
         watching = NoiseScaleMeter(model, optimizer)
     elif measure is not None:
         watching = Probe(model, optimizer, source=measure, every=1)
-    if measure == "less":
-        probe = watching.probe
-        watching.detach()
-        probe._shared = None
-        probe._watch("split")
-        probe._source._inputs.add = lambda *_, **__: None
 
     def step() -> None:
         for part in losses(model):
@@ -79,33 +70,6 @@ def stepper(build: Build, measure: str | None) -> Step:
             watching.step()
         optimizer.step()
         optimizer.zero_grad()
-
-    return step
-
-
-def vmap_stepper(shape: GPTShape, *, beside: bool) -> Step:
-    """Norms from ``vmap(grad)``: beside the backward pass of an unchanged loop, or in place of it."""
-    torch.manual_seed(0)
-    model = GPT(shape, VOCABULARY)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    batch, parameters = tokens(BATCH, shape.context), dict(model.named_parameters())
-
-    def example_loss(values: dict[str, Tensor], example: Tensor) -> Tensor:
-        logits = functional_call(model, values, (example[None, :-1],))
-        return cross_entropy(logits.flatten(0, 1), example[1:])
-
-    gradients_of_examples = vmap(grad(example_loss), in_dims=(None, 0))
-
-    def step() -> None:
-        gradients = gradients_of_examples({name: value.detach() for name, value in parameters.items()}, batch)
-        for name, parameter in parameters.items():
-            torch.linalg.vector_norm(gradients[name])
-            if not beside:
-                parameter.grad = gradients[name].mean(0)
-        if beside:
-            optimizer.zero_grad(set_to_none=True)
-            loss(model, batch).backward()
-        optimizer.step()
 
     return step
 
@@ -121,22 +85,19 @@ def small_gpt() -> tuple[nn.Module, Losses]:
 
 def cost_of_default(rounds: int = 3) -> None:
     for name, make in {"MLP, 128 examples": mlp, "small GPT, 8 examples": small_gpt}.items():
-        ratios: dict[tuple[str, str, str], list[float]] = {}
+        ratios: tuple[list[float], list[float]] = [], []
         for _ in range(rounds):
-            steps = {meter or "plain": stepper(make, meter) for meter in (None, "less", "default")}
+            steps = {meter: stepper(make, meter) for meter in (None, "default")}
             times = {kind: [0.0, 0.0] for kind in steps}
             for number in range(LAST):
                 for kind, step in steps.items():
                     started = time.process_time()
                     step()
                     times[kind][number >= FIRST] += time.process_time() - started
-            for place, when in enumerate((f"first {FIRST} steps", "later steps")):
-                for one, other in (("default", "plain"), ("default", "less")):
-                    ratio = times[one][place] / times[other][place]
-                    ratios.setdefault((when, one, other), []).append(ratio)
-        print(f"\n{name}, {1e3 * times['plain'][1] / (LAST - FIRST):.2f} ms a step")
-        for (when, one, other), values in ratios.items():
-            print(f"{when}: {one} / {other} {statistics.median(values):.3f}")
+            for part, found in enumerate(ratios):
+                found.append(times["default"][part] / times[None][part])
+        print(f"\n{name}, {1e3 * times[None][1] / (LAST - FIRST):.2f} ms a step: by default over without")
+        print(f"first {FIRST} steps {statistics.median(ratios[0]):.3f}, later ones {statistics.median(ratios[1]):.3f}")
 
 
 def main() -> None:
@@ -144,8 +105,6 @@ def main() -> None:
     cost_of_default()
     for name, shape in SHAPES.items():
         candidates = {source or "plain": stepper(gpt(shape), source) for source in (None, "split", "per_example")}
-        candidates["vmap(grad) beside"] = vmap_stepper(shape, beside=True)
-        candidates["vmap(grad) as backward"] = vmap_stepper(shape, beside=False)
         told(f"{name} GPT, {BATCH} examples of {shape.context} tokens", candidates)
         parts = {
             source or "plain": stepper(gpt(shape, MICRO_BATCHES), source) for source in (None, "accumulation", "split")

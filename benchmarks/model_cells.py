@@ -145,7 +145,12 @@ def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> s
     noise_scale = NoiseScaleMeter(called, source=source, **entry.options)
     record: list[Any] = []
     inner = noise_scale.probe.step
-    noise_scale.probe.step = lambda **options: record.append(inner(**options)) or record[-1]  # type: ignore[method-assign]
+
+    def kept(**options: Any) -> Any:
+        record.append(inner(**options))
+        return record[-1]
+
+    noise_scale.probe.step = kept  # type: ignore[method-assign]
     with noise_scale:
         for step in range(STEPS):
             several = mode == "accumulated" or noise_scale.probe.source == "accumulation"
@@ -279,7 +284,9 @@ def prepared(entry: Entry, mode: str) -> nn.Module:
         return model
     reentrant = mode == "reentrant"
     if entry.blocks is None:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        model.gradient_checkpointing_enable(  # type: ignore[operator]
+            gradient_checkpointing_kwargs={"use_reentrant": reentrant}
+        )
         return model
     for name in entry.blocks:
         block = model.get_submodule(name)

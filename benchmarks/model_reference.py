@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -99,7 +100,7 @@ def reference(
 
             own.append(_gradients(model, micro, term, context))
             model.load_state_dict(before)  # the next pass starts from the same buffers
-        whole = _gradients(model, micro, lambda batch=micro.batch: entry.loss(model, batch), context)
+        whole = _gradients(model, micro, partial(entry.loss, model, micro.batch), context)
         size = sum(map(_norm, own))
         difference = _norm([left - right for left, right in zip(_sum(own), whole, strict=True)])
         examples.append(own)

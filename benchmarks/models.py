@@ -27,13 +27,9 @@ from benchmarks.model_cells import (
     CRASHED,
     EXACT,
     FALLBACK,
-    FLOOR,
-    GAP,
     MODES,
     NONE,
     REFUSED,
-    ROUNDING,
-    SIZES,
     SOURCES,
     TOLD,
     UNFIT,
@@ -104,57 +100,9 @@ LOUD = (WRONG, CRASHED)
 EXACT_ONES = "## Exact"
 WITHOUT_NAMES = "Without names of layers and numbers."
 
-HEAD = """# Tables of the noise scale: what it says, model by model
-
-Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`;
-`benchmarks/tests/test_models.py` runs a seventh of the same cells: every model, and every outcome of every mode and
-source.
-
-Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
-examples a micro-batch, and compares signal and noise of every parameter tensor, and their sums, with those computed
-from a slow loop: one backward pass per example.
-
-| | |
-|---|---|
-| `exact` | agrees with the loop |
-| `fell back` | `auto` took `accumulation`, which agrees with the loop |
-| `refused` | one clear line instead of a number, numbered below |
-| `check tells` | examples are coupled or counted otherwise by the loss: `NoiseScaleMeter.check` or a note tells |
-| `no value` | no step had two groups |
-| `does not run` | the model itself does not run in this mode |
-| `WRONG` | a number that does not agree |
-| `CRASHED` | an error of another kind than `ConfigError` |
-
-S, P, A and auto are the sources `split`, `per_example`, `accumulation` and `auto`; a cell without letters is for all
-four. An empty cell was not run; [when](#when) the others were. Models whose cells are all exact are named
-[below](#exact) the table.
-
-**Reference.** *alone*: every example is run alone, its loss weighted with its share in the loss of the batch. *same
-masks*: where the model draws random numbers the whole batch is run once for every example, with the same seed, and
-the example's term alone is differentiated; dropout is compared number by number, too. Where these gradients add up to
-the batch's gradient, examples have gradients of their own (*own* below), and groups of examples are compared with
-their sums. Where they do not, no source can split the batch: `split` and `per_example` have to refuse, and a number
-is wrong whatever it is. `accumulation` compares micro-batches, whose gradients are taken one by one without anything
-attached, and suits every model. In every cell the gradient itself has to be what it is without us; with random
-numbers inside compiled code masks cannot be reproduced, and that check is left out there.
-
-**Tolerance.** Both moments are differences of squared norms, and errors are measured relative to the sum of the two:
-{rounding:g} in float32 (sums of a thousand products round by about 1e-6; exact cells are below a tenth of it),
-{rounding_bf16:g} in bfloat16, where every operation rounds by up to 4e-3. Parameter tensors whose share of the
-squared norms is below {floor:g} ({floor_bf16:g} in bfloat16) are rounding alone. Examples add up where, in float32,
-the difference is below {gap:g} of the norms.
-
-**Modes.** *accumulated*: two micro-batches a step. *checkpointed*: `torch.utils.checkpoint` around the blocks,
-`use_reentrant=False`; *reentrant* with `True`. *autocast*: `torch.autocast("cpu", torch.bfloat16)` around forward
-pass and loss; *bfloat16*: `model.bfloat16()`. *compiled*: `torch.compile(model, backend="aot_eager")`; *inductor* the
-default backend. *trainer*: the `Trainer` of transformers with `NoiseScaleCallback`, clipping on, two micro-batches a
-step for `accumulation` and `auto`. `accumulation` makes two micro-batches a step in every mode, and so does `auto`
-from the step on in which it fell back. Of the models of transformers only GPT-2 is compiled: that takes minutes each.
-"""
-
 
 def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence[str] = ()) -> str:
-    """The whole page in Markdown.
+    """The whole page in Markdown; what stands above its tables stays.
 
     Args:
         entries: the models.
@@ -169,27 +117,10 @@ def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence
         textwrap.fill(f"In {', '.join(modes)}: {'; '.join(names)}.", 150, break_on_hyphens=False)
         for modes, names in exact.items()
     ]
-    sizes = [sum(p.numel() for p in entry.build().parameters()) for entry in entries.values()]
-    assert max(sizes) < 100_000
-    head = HEAD.format(
-        smallest=min(sizes), largest=max(sizes), sizes=", ".join(map(str, SIZES)),
-        rounding=ROUNDING[torch.float32], rounding_bf16=ROUNDING[torch.bfloat16], floor=FLOOR[torch.float32],
-        floor_bf16=FLOOR[torch.bfloat16], gap=GAP,
-    )  # fmt: skip
     said = "\n".join(f"{number}. {line}" for line, number in lines.items())
     when = "\n\n".join(filter(None, ("Cells that no line names were run with earlier code.", "\n".join(runs))))
-    parts = (
-        head.rstrip(),
-        _counts(found),
-        body,
-        EXACT_ONES,
-        *lists,
-        "## When",
-        when,
-        "## What was said",
-        WITHOUT_NAMES,
-        said,
-    )
+    above = re.split(r"\n\n(?=\d+ cells of )", PAGE.read_text())[0]
+    parts = (above, _counts(found), body, EXACT_ONES, *lists, "## When", when, "## What was said", WITHOUT_NAMES, said)
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.telling import head, line
+from benchmarks.telling import head, line, renewed
 from extensions.branching.prices import branch_price
 from extensions.noise_scale.prices import noise_scale_price
 from sweeps.outlook.price import (
@@ -85,11 +85,7 @@ def table(gpu_hour: float = GPU_HOUR) -> str:
 
 def written(page: str) -> str:
     """Return a page with the table as it is now."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return renewed(page, BEGIN, END, f"\n{table()}\n")
 
 
 def main() -> int:

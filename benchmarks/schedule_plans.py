@@ -73,7 +73,7 @@ LONGER = 2.5
 
 AROUND = range(-2, 5)  # Learning rates of a batch size, from the one at or below the best
 
-Table = Sequence[tuple[float, int, float | Sequence[float]]]
+Table = Sequence[tuple[float, int, float | Sequence[float] | np.ndarray]]
 """Examples at which each stage begins, its batch size, and its learning rate or several."""
 
 
@@ -236,7 +236,7 @@ def main() -> None:
 def _judged(case: Case, seeds: Sequence[int], trials: int) -> dict[str, list[tuple[bool, bool, bool, float] | None]]:
     """By rule, one row per plan of more than one batch size: whether its steps and its saving lie inside the promised
     intervals, whether that of the saving is above 0, and the true saving; ``None`` where none was promised."""
-    found = defaultdict(list)
+    found: dict[str, list[tuple[bool, bool, bool, float] | None]] = defaultdict(list)
     for seed in seeds:
         config = AnalysisConfig(seed=seed)
         with tempfile.TemporaryDirectory() as folder:

@@ -202,7 +202,7 @@ DTYPES = {
     "channels last": Entry(
         build=lambda: nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(32, CLASSES)
-        ).to(memory_format=torch.channels_last),
+        ).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         batch=features(3, 6, 6),
         loss=classify,
     ),

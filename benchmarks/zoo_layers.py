@@ -75,7 +75,7 @@ class ResNet(nn.Module):
 class Recurrent(nn.Module):
     """Words through a recurrent layer; ``time_first`` inside alone."""
 
-    def __init__(self, layer: type[nn.RNNBase], *, time_first: bool = False, **options: Any) -> None:
+    def __init__(self, layer: Callable[..., nn.RNNBase], *, time_first: bool = False, **options: Any) -> None:
         super().__init__()
         self.time_first = time_first
         self.embedding = nn.Embedding(WORDS, WIDTH)
@@ -186,7 +186,8 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
 
 
 RANDOM: dict[str, Any] = {"terms": classify_terms}
-CHAIN, NANO = ("blocks.0", "blocks.1"), {"blocks": ("blocks.0", "blocks.1"), "also": ("reentrant",)}
+CHAIN = ("blocks.0", "blocks.1")
+NANO: dict[str, Any] = {"blocks": CHAIN, "also": ("reentrant",)}
 LAYERS = {
     "MLP": Entry(build=mlp, **PLAIN, blocks=("0", "2"), also=("inductor",)),
     "MLP, some parameters frozen": Entry(build=frozen_mlp, **PLAIN, blocks=("2",)),
@@ -254,9 +255,9 @@ def late(change: Callable[[Any], object], *, frozen: str = "") -> Entry:
     return Entry(build=build, batch=features(12), loss=classify, change=second, compiled=False, skips=("trainer",))
 
 
-def extra(model: Any, *shape: int) -> nn.Module:
+def extra(model: Any, rows: int, columns: int) -> nn.Module:
     """A layer more for a model, in its dtype."""
-    return nn.Linear(*shape, dtype=model[0].weight.dtype)
+    return nn.Linear(rows, columns, dtype=model[0].weight.dtype)
 
 
 def swap(model: Any) -> None:

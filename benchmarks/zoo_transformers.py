@@ -1,6 +1,7 @@
 """Tiny configurations of models in ``transformers``, with the loss they compute themselves."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,18 +11,24 @@ from torch.nn import functional
 
 from benchmarks.zoo_entry import CLASSES, TOKENS, WORDS, Batch, Entry
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 GROUPED = {**SMALL, "num_key_value_heads": 1, "head_dim": 8}
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+STILL: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 IMAGE = {"image_size": 8, "patch_size": 4, "num_channels": 3}
 LOW = ("autocast", "bfloat16")
 """Modes in which rounding decides which expert sees a word, so that no two runs are of one model."""
 
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-STATE = {"mamba_d_state": 4, "mamba_d_conv": 3, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1}
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+STATE: dict[str, Any] = {
+    "mamba_d_state": 4,
+    "mamba_d_conv": 3,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 1,
+}
 
 
 def of(kind: str, config: str, **options: Any) -> Callable[[], nn.Module]:
@@ -110,8 +117,30 @@ def class_terms(model: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="none") / len(labels)
 
 
-def llama(**options: Any) -> Callable[[], nn.Module]:
-    return of("LlamaForCausalLM", "LlamaConfig", **GROUPED, **options)
+LABELS = {"num_labels": CLASSES}
+OWN: dict[str, Any] = {"blocks": None, "compiled": False}
+LANGUAGE: dict[str, Any] = {"batch": causal, **OWN}
+TEXT: dict[str, Any] = {"batch": classified, **OWN}
+
+
+def language(kind: str, config: str = "", **options: Any) -> Entry:
+    """A language model."""
+    return Entry(build=of(f"{kind}ForCausalLM", config or f"{kind}Config", **options), **LANGUAGE)
+
+
+def decoder(kind: str, config: str = "", **options: Any) -> Entry:
+    """One with grouped attention."""
+    return language(kind, config, **{**GROUPED, **options})
+
+
+def routed(kind: str, config: str = "", **options: Any) -> Entry:
+    """One with grouped attention and experts."""
+    return replace(decoder(kind, config, **options), skips=LOW)
+
+
+def classifier(kind: str, **options: Any) -> Entry:
+    """Of whole sequences."""
+    return Entry(build=of(f"{kind}ForSequenceClassification", f"{kind}Config", **options, **LABELS), **TEXT)
 
 
 def gpt2(dropout: float) -> Callable[[], nn.Module]:
@@ -121,64 +150,34 @@ def gpt2(dropout: float) -> Callable[[], nn.Module]:
     )  # fmt: skip
 
 
-def moe(kind: str, **options: Any) -> Callable[[], nn.Module]:
-    return of(f"{kind}ForCausalLM", f"{kind}Config", **GROUPED, **options)
-
-
-LABELS = {"num_labels": CLASSES}
-OWN: dict[str, Any] = {"blocks": None, "compiled": False}
-LANGUAGE: dict[str, Any] = {"batch": causal, **OWN}
-TEXT: dict[str, Any] = {"batch": classified, **OWN}
+MIXTRAL: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 TRANSFORMERS = {
     "GPT-2": Entry(build=gpt2(0.0), batch=causal, blocks=None),
     "GPT-2 with dropout": Entry(build=gpt2(0.1), **LANGUAGE, terms=causal_terms),
-    "Llama": Entry(build=llama(), **LANGUAGE),
-    "Llama, tied": Entry(build=llama(tie_word_embeddings=True), **LANGUAGE),
-    "Llama, padded": Entry(build=llama(), batch=padded, shares=predicted_share, **OWN),
-    "Mistral": Entry(build=of("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=4), **LANGUAGE),
-    "Qwen2": Entry(build=of("Qwen2ForCausalLM", "Qwen2Config", **SMALL, num_key_value_heads=1), **LANGUAGE),
-    "Qwen3": Entry(build=of("Qwen3ForCausalLM", "Qwen3Config", **GROUPED), **LANGUAGE),
-    "Gemma": Entry(build=of("GemmaForCausalLM", "GemmaConfig", **GROUPED), **LANGUAGE),
-    "Gemma 2": Entry(build=of("Gemma2ForCausalLM", "Gemma2Config", **GROUPED, sliding_window=4), **LANGUAGE),
-    "Mixtral": Entry(skips=LOW, build=moe("Mixtral", num_local_experts=4, num_experts_per_tok=2), **LANGUAGE),
-    "Mixtral with balancing loss": Entry(
-        skips=LOW,
-        only_check=True,
-        build=moe(
-            "Mixtral", num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
-        ),
-        **LANGUAGE,
+    "Llama": decoder("Llama"),
+    "Llama, tied": decoder("Llama", tie_word_embeddings=True),
+    "Llama, padded": replace(decoder("Llama"), batch=padded, shares=predicted_share),
+    "Mistral": decoder("Mistral", sliding_window=4),
+    "Qwen2": language("Qwen2", **SMALL, num_key_value_heads=1),
+    "Qwen3": decoder("Qwen3"),
+    "Gemma": decoder("Gemma"),
+    "Gemma 2": decoder("Gemma2", sliding_window=4),
+    "Mixtral": routed("Mixtral", **MIXTRAL),
+    "Mixtral with balancing loss": replace(
+        routed("Mixtral", **MIXTRAL, output_router_logits=True, router_aux_loss_coef=0.1), only_check=True,
         loss=balanced,
     ),
-    "Qwen3-MoE": Entry(
-        skips=LOW,
-        build=moe("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), **LANGUAGE
+    "Qwen3-MoE": routed("Qwen3Moe", num_experts=4, **EXPERTS),
+    "OPT": language(
+        "OPT", vocab_size=WORDS, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=16, word_embed_proj_dim=16, dropout=0.0, pad_token_id=1,
     ),
-    "OPT": Entry(
-        build=of(
-            "OPTForCausalLM", "OPTConfig", vocab_size=WORDS, hidden_size=16, ffn_dim=32, num_hidden_layers=2,
-            num_attention_heads=2, max_position_embeddings=16, word_embed_proj_dim=16, dropout=0.0, pad_token_id=1,
-        ),
-        **LANGUAGE,
-    ),
-    "GPT-NeoX": Entry(build=of("GPTNeoXForCausalLM", "GPTNeoXConfig", **SMALL), **LANGUAGE),
-    "Bloom": Entry(
-        build=of("BloomForCausalLM", "BloomConfig", vocab_size=WORDS, hidden_size=16, n_layer=2, n_head=2), **LANGUAGE
-    ),
-    "Phi": Entry(build=of("PhiForCausalLM", "PhiConfig", **SMALL), **LANGUAGE),
-    "Falcon": Entry(
-        build=of(
-            "FalconForCausalLM", "FalconConfig", vocab_size=WORDS, hidden_size=16, num_hidden_layers=2,
-            num_attention_heads=2,
-        ),
-        **LANGUAGE,
-    ),
-    "Mamba": Entry(
-        build=of(
-            "MambaForCausalLM", "MambaConfig", vocab_size=WORDS, hidden_size=16, state_size=4, num_hidden_layers=2,
-            conv_kernel=3, time_step_rank=2,
-        ),
-        **LANGUAGE,
+    "GPT-NeoX": language("GPTNeoX", **SMALL),
+    "Bloom": language("Bloom", vocab_size=WORDS, hidden_size=16, n_layer=2, n_head=2),
+    "Phi": language("Phi", **SMALL),
+    "Falcon": language("Falcon", vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2),
+    "Mamba": language(
+        "Mamba", vocab_size=WORDS, hidden_size=16, state_size=4, num_hidden_layers=2, conv_kernel=3, time_step_rank=2
     ),
     "Funnel": Entry(
         build=of(
@@ -189,60 +188,33 @@ TRANSFORMERS = {
         blocks=("funnel.encoder.blocks.0.0", "funnel.encoder.blocks.1.0", "funnel.decoder.layers.0"),
         compiled=False,
     ),
-    "RWKV": Entry(
-        build=of("RwkvForCausalLM", "RwkvConfig", vocab_size=WORDS, hidden_size=16, attention_hidden_size=16,
-                 num_hidden_layers=2, context_length=16),
-        **LANGUAGE,
+    "RWKV": language(
+        "Rwkv", vocab_size=WORDS, hidden_size=16, attention_hidden_size=16, num_hidden_layers=2, context_length=16
     ),
-    "DeepSeek-V3": Entry(
-        skips=LOW,
-        build=of(
-            "DeepseekV3ForCausalLM", "DeepseekV3Config", **SMALL, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8,
-            qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
-            topk_group=1, n_shared_experts=1, moe_intermediate_size=16, first_k_dense_replace=1,
+    "DeepSeek-V3": replace(
+        language(
+            "DeepseekV3", **SMALL, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
+            qk_nope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+            n_shared_experts=1, moe_intermediate_size=16, first_k_dense_replace=1,
         ),
-        **LANGUAGE,
+        skips=LOW,
     ),
-    "gpt-oss": Entry(
-        skips=LOW,
-        build=of(
-            "GptOssForCausalLM", "GptOssConfig", **GROUPED, num_local_experts=4, num_experts_per_tok=2,
-            sliding_window=4, layer_types=["sliding_attention", "full_attention"],
-        ),
-        **LANGUAGE,
+    "gpt-oss": routed(
+        "GptOss", **MIXTRAL, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
     ),
     "BERT": Entry(build=of("BertForMaskedLM", "BertConfig", **SMALL, **STILL), batch=masked, **OWN),
-    "BERT classifier with dropout": Entry(
-        build=of("BertForSequenceClassification", "BertConfig", **SMALL, **LABELS), **TEXT, terms=class_terms
+    "BERT classifier with dropout": replace(classifier("Bert", **SMALL), terms=class_terms),
+    "RoBERTa": classifier("Roberta", **{**SMALL, "pad_token_id": 1}, **STILL),
+    "DistilBERT": classifier(
+        "DistilBert", vocab_size=WORDS, dim=16, hidden_dim=32, n_layers=2, n_heads=2, max_position_embeddings=16,
+        dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
     ),
-    "RoBERTa": Entry(
-        build=of(
-            "RobertaForSequenceClassification", "RobertaConfig", **{**SMALL, "pad_token_id": 1}, **STILL, **LABELS
-        ),
-        **TEXT,
+    "ALBERT": replace(
+        classifier("Albert", **SMALL, **STILL, embedding_size=8, classifier_dropout_prob=0.0), blocks=()
     ),
-    "DistilBERT": Entry(
-        build=of(
-            "DistilBertForSequenceClassification", "DistilBertConfig", vocab_size=WORDS, dim=16, hidden_dim=32,
-            n_layers=2, n_heads=2, max_position_embeddings=16, dropout=0.0, attention_dropout=0.0,
-            seq_classif_dropout=0.0, **LABELS,
-        ),
-        **TEXT,
-    ),
-    "ALBERT": Entry(
-        build=of("AlbertForSequenceClassification", "AlbertConfig", **SMALL, **STILL, **LABELS, embedding_size=8,
-                 classifier_dropout_prob=0.0),
-        batch=classified,
-        compiled=False,
-    ),
-    "ELECTRA": Entry(
-        build=of("ElectraForSequenceClassification", "ElectraConfig", **SMALL, **STILL, **LABELS, embedding_size=8),
-        **TEXT,
-    ),
-    "DeBERTa-v2": Entry(
-        build=of("DebertaV2ForSequenceClassification", "DebertaV2Config", **SMALL, **STILL, **LABELS,
-                 relative_attention=True, pos_att_type=["p2c", "c2p"], position_biased_input=False),
-        **TEXT,
+    "ELECTRA": classifier("Electra", **SMALL, **STILL, embedding_size=8),
+    "DeBERTa-v2": classifier(
+        "DebertaV2", **SMALL, **STILL, relative_attention=True, pos_att_type=["p2c", "c2p"], position_biased_input=False
     ),
     "T5": Entry(
         build=of("T5ForConditionalGeneration", "T5Config", vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=2,
@@ -287,17 +259,6 @@ TRANSFORMERS = {
     ),
 }  # fmt: skip
 
-
-def decoder(kind: str, config: str = "", **options: Any) -> Entry:
-    """A language model with grouped attention."""
-    return Entry(build=of(f"{kind}ForCausalLM", config or f"{kind}Config", **{**GROUPED, **options}), **LANGUAGE)
-
-
-def routed(kind: str, **options: Any) -> Entry:
-    """One with experts."""
-    return Entry(skips=LOW, build=moe(kind, **options), **LANGUAGE)
-
-
 RECENT = {
     "Gemma 3": decoder("Gemma3", "Gemma3TextConfig", sliding_window=4),
     "OLMo 2": decoder("Olmo2"),
@@ -318,46 +279,33 @@ RECENT = {
     "EXAONE 4": decoder("Exaone4", sliding_window=4),
     "BitNet": decoder("BitNet"),
     "nanochat": decoder("NanoChat"),
-    "GPT-J": Entry(
-        build=of("GPTJForCausalLM", "GPTJConfig", vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=16,
-                 rotary_dim=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
-        **LANGUAGE,
+    "GPT-J": language(
+        "GPTJ", vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=16, rotary_dim=4, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0,
     ),
-    "MPT": Entry(
-        build=of("MptForCausalLM", "MptConfig", vocab_size=WORDS, d_model=16, n_layers=2, n_heads=2, max_seq_len=16),
-        **LANGUAGE,
-    ),
+    "MPT": language("Mpt", vocab_size=WORDS, d_model=16, n_layers=2, n_heads=2, max_seq_len=16),
     "OLMoE": routed("Olmoe", num_experts=4, num_experts_per_tok=2),
-    "Granite MoE": routed("GraniteMoe", num_local_experts=4, num_experts_per_tok=2),
-    "Phi-3.5 MoE": Entry(
-        skips=LOW, build=moe("Phimoe", num_local_experts=4, num_experts_per_tok=2), **LANGUAGE, terms=causal_terms
-    ),
+    "Granite MoE": routed("GraniteMoe", **MIXTRAL),
+    "Phi-3.5 MoE": replace(routed("Phimoe", **MIXTRAL), terms=causal_terms),
     "Qwen2-MoE": routed("Qwen2Moe", num_experts=4, **EXPERTS, shared_expert_intermediate_size=16),
     "ERNIE 4.5 MoE": routed("Ernie4_5_Moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=16,
                             moe_num_shared_experts=1),
     "GLM-4 MoE": routed("Glm4Moe", n_routed_experts=4, **EXPERTS, n_group=1, topk_group=1, n_shared_experts=1,
                         first_k_dense_replace=1),
-    "Llama 4": Entry(
-        skips=LOW,
-        build=of("Llama4ForCausalLM", "Llama4TextConfig", **GROUPED, intermediate_size_mlp=32, num_local_experts=4,
-                 num_experts_per_tok=1, attention_chunk_size=4, interleave_moe_layer_step=2),
-        **LANGUAGE,
+    "Llama 4": routed(
+        "Llama4", "Llama4TextConfig", intermediate_size_mlp=32, num_local_experts=4, num_experts_per_tok=1,
+        attention_chunk_size=4, interleave_moe_layer_step=2,
     ),
-    "Qwen3-Next": Entry(
-        skips=LOW,
-        build=of("Qwen3NextForCausalLM", "Qwen3NextConfig", **GROUPED, num_experts=4, **EXPERTS,
-                 shared_expert_intermediate_size=16, linear_num_key_heads=2, linear_num_value_heads=2,
-                 linear_key_head_dim=8, linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"]),
-        **LANGUAGE,
+    "Qwen3-Next": routed(
+        "Qwen3Next", num_experts=4, **EXPERTS, shared_expert_intermediate_size=16, linear_num_key_heads=2,
+        linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
     ),
     "LFM2": decoder("Lfm2", layer_types=["conv", "full_attention"], block_multiple_of=8),
     "Falcon-H1": decoder("FalconH1", **STATE, mamba_d_ssm=32, mamba_chunk_size=4),
-    "Granite 4 hybrid": Entry(
-        skips=LOW,
-        build=of("GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig", **GROUPED, **STATE, mamba_chunk_size=4,
-                 num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16,
-                 layer_types=["mamba", "attention"]),
-        **LANGUAGE,
+    "Granite 4 hybrid": routed(
+        "GraniteMoeHybrid", **STATE, **MIXTRAL, mamba_chunk_size=4, shared_intermediate_size=16,
+        layer_types=["mamba", "attention"],
     ),
     "RecurrentGemma": decoder("RecurrentGemma", attention_window_size=4, lru_width=16,
                               block_types=["recurrent", "attention"]),
@@ -367,9 +315,5 @@ RECENT = {
         batch=masked,
         **OWN,
     ),
-    "ModernBERT classifier": Entry(
-        build=of("ModernBertForSequenceClassification", "ModernBertConfig", **SMALL, num_labels=CLASSES,
-                 local_attention=4, cls_token_id=1, sep_token_id=2),
-        **TEXT,
-    ),
+    "ModernBERT classifier": classifier("ModernBert", **SMALL, local_attention=4, cls_token_id=1, sep_token_id=2),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from analysis.present import style
 from benchmarks.calibration.cases import CASES
 from benchmarks.calibration.summary import BIAS, COVERAGE, estimands, points, silent
 from benchmarks.calibration.truth import QUANTITIES, Truth
-from benchmarks.telling import head, holds, line
+from benchmarks.telling import head, holds, line, renewed
 
 NAMES = {"critical": "B_crit", "min_steps": "S_min", "min_examples": "E_min"}
 PREDICTORS = {"l2": "B_simple", "hessian": "B_noise", "preconditioned": "B_pre", "l1": "B_l1"}
@@ -46,13 +45,13 @@ def read(folder: Path) -> dict[str, Found]:
     for name in CASES:
         if not (path := folder / f"truth-{name}.json").exists():
             continue
-        grids = [
+        fine, default = (
             [json.loads(file.read_text()) for file in sorted((folder / grid).glob(f"{name}-*.json"))]
             for grid in ("fine", "default")
-        ]
+        )
         measured = folder / f"gradients-{name}.json"
         gradients = json.loads(measured.read_text()) if measured.exists() else None
-        found[name] = Found(Truth.from_json(json.loads(path.read_text())), *grids, gradients)
+        found[name] = Found(Truth.from_json(json.loads(path.read_text())), fine, default, gradients)
     return found
 
 
@@ -91,18 +90,9 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
 
 
 def fill(page: str, parts: dict[str, str]) -> str:
-    """The page with everything between ``<!-- name -->`` and ``<!-- end -->`` replaced.
-
-    Raises:
-        ValueError: if it has no place of that name.
-    """
+    """The page with everything between ``<!-- name -->`` and ``<!-- end -->`` replaced."""
     for name, text in parts.items():
-        page, count = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda place, text=text: place[1] + text + place[2], page,
-            flags=re.DOTALL,
-        )  # fmt: skip
-        if count != 1:
-            raise ValueError(f"the page has {count} places for {name}, not one")
+        page = renewed(page, f"<!-- {name} -->\n", "<!-- end -->", text)
     return page
 
 

@@ -303,7 +303,7 @@ def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     assert "nan" not in text
     for figure in ("curves", "intervals"):
         assert (tmp_path / "figures" / f"calibration_{figure}.png").stat().st_size > 5000
-    with pytest.raises(ValueError, match="0 places for other"):
+    with pytest.raises(ValueError, match="0 places for <!-- other -->"):
         fill(text, {"other": ""})
 
 

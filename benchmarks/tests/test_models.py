@@ -91,6 +91,18 @@ def test_a_cell_is_what_the_page_says(model: str, mode: str, source: str) -> Non
         assert general(found.line) == wanted.line
 
 
+def test_the_page_says_what_is_compared_and_tolerated() -> None:
+    said = " ".join(PAGE.read_text().split())
+    assert f"makes three steps of {', '.join(map(str, model_cells.SIZES))} examples a micro-batch" in said
+    for numbers, told in (
+        (model_cells.ROUNDING, ("{:g} in float32 (sums", "{:g} in bfloat16, where")),
+        (model_cells.FLOOR, ("below {:g} (", "({:g} in bfloat16) are rounding")),
+    ):
+        for text, dtype in zip(told, (torch.float32, torch.bfloat16), strict=True):
+            assert text.format(numbers[dtype]) in said
+    assert f"the difference is below {model_cells.GAP:g} of the norms" in said
+
+
 def test_no_cell_of_the_page_is_wrong() -> None:
     assert [key for key, cell in CELLS.items() if cell.kind in (WRONG, CRASHED)] == []
 
