@@ -16,9 +16,8 @@ from benchmarks.model_reference import Micro, Reference, moments, reference
 from benchmarks.zoo_corners import CORNERS, OWN
 from benchmarks.zoo_entry import FIRST, Entry
 from benchmarks.zoo_formulas import FORMULAS
-from benchmarks.zoo_groups import GROUPS
 from benchmarks.zoo_layers import LATE, LAYERS
-from benchmarks.zoo_loops import LOOPS
+from benchmarks.zoo_loops import GROUPS, LOOPS
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.geometries import as_real

@@ -18,9 +18,8 @@ from benchmarks.calibration import truth as truths
 from benchmarks.calibration.cases import CASES, PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
 from benchmarks.calibration.gradients import Setting, at_checkpoints, measured
-from benchmarks.calibration.page import fill
+from benchmarks.calibration.page import against, fill, points, silent
 from benchmarks.calibration.replicates import record, replicate, seeds_of, shared_workload, sweeps_of, train
-from benchmarks.calibration.summary import against, points, silent
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
 from benchmarks.schedule_plans import crossing, losses
 from benchmarks.telling import holds

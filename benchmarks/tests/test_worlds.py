@@ -1,12 +1,23 @@
-"""Curves whose least product is known: held where they are smooth, doubted where they are not."""
+"""Simulated searches and the laws that they are drawn from, and every batch-size rule beside the best schedule there
+is."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analysis.estimate.diagnosis import Verdict
+from benchmarks import learning_rates
+from benchmarks.bench_batch_schedules import RULES, table
+from benchmarks.learning_rates import FARTHER, FEWER, TwoOptima, missed, searched
 from benchmarks.telling import holds
 from benchmarks.worlds import CRITICAL, WORLDS, logs, measure, tables
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.trial.config import TrialConfig
+from sweeps.search.forecast import End
+from tests.sweeps.search_worlds import World, found
 
 
 @pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.common])
@@ -92,3 +103,54 @@ def test_worlds_that_change_at_once_or_end_too_early_are_seldom_ok(name: str, ve
     found = measure(name, sweeps=6, resamples=200)
     assert found["verdicts"][verdict] >= 4
     assert found["ok"] <= 0.34
+
+
+def test_a_search_finds_the_best_learning_rates_for_less_than_a_grid() -> None:
+    world = World(1.0, 0.5, 0.03, 0)
+    search, trials, share = searched(world)
+    inside, above = found(search, world)
+    assert inside == len(search.studies) == 9
+    assert max(above) < 0.05
+    assert share < 0.5
+    examples = sum(trial.config.batch_size * trial.final_step for trial in trials)
+    grid = 3 * sum(math.exp(world.log_steps(size, world.best_lr(size) * 2.0**octave)) * size
+                   for size in (4 * 2**power for power in range(9)) for octave in (-2, -1, 0, 1, 2))  # fmt: skip
+    assert share == pytest.approx(examples / grid, rel=0.02)
+
+
+def test_the_second_optimum_is_better_and_lies_behind_worse_learning_rates() -> None:
+    world = TwoOptima(1.0, 0.0, 0.0, 0)
+    config = searched(world)[1][0].config
+    first = world.best_lr(config.batch_size)
+
+    def steps(times: float) -> float:
+        return world.end(replace(config, lr=first * times)).steps
+
+    assert steps(FARTHER) == pytest.approx(FEWER * steps(1))
+    between = [steps(FARTHER ** (place / 40)) for place in range(40)]
+    assert max(between[:20]) == pytest.approx(steps(1) * math.exp(0.25 * (math.log(FARTHER) * 19 / 40) ** 2))
+    assert between[21] == pytest.approx(FEWER * steps(1) * math.exp(0.25 * (math.log(FARTHER) * 19 / 40) ** 2))
+    assert 2.5 < max(between) / steps(1) < 3
+    assert all(world.end(replace(config, lr=first * FARTHER ** (place / 40))).reached for place in range(60))
+
+
+def test_it_is_missed_and_the_verdict_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missed([0, 1]) == [Verdict.OK, Verdict.OK]
+
+    class Farther(TwoOptima):
+        def end(self, config: TrialConfig) -> End:
+            return World.end(self, replace(config, lr=config.lr / FARTHER))
+
+    monkeypatch.setattr(learning_rates, "TwoOptima", Farther)
+    assert missed([0]) == []
+
+
+PAGE = Path(__file__).resolve().parents[1] / "tables.md"
+
+
+def test_no_rule_beats_the_ceiling_and_the_page_says_how_near_each_comes() -> None:
+    made = table()
+    assert set(RULES) <= set(BATCH_SCHEDULES.names())
+    assert len(made) == 2 + len(RULES)  # each reaches the target
+    assert all(1.0 <= float(line.split("|")[4]) < 5.0 for line in made[2:])
+    assert "\n".join(made) in PAGE.read_text()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.model_cells import EXACT, TOLD
 from benchmarks.model_cells import run as run_cell
-from benchmarks.zoo_groups import GROUPS
+from benchmarks.zoo_loops import GROUPS
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter, grouping
 from cbs.noise_scale.grouping import norms
