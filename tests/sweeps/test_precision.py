@@ -345,8 +345,7 @@ def test_examples_are_those_that_were_seen_not_steps_times_the_first_batch_size(
     limits.add([trial, trial])
     assert limits.spent == 12_345
     assert limits.reached is None
-    unevaluated = trial.replace(evaluations=[])
-    assert unevaluated.final_examples == 0
+    assert trial.replace(evaluations=[]).final_examples == 0
 
 
 def test_what_many_trials_say_is_told_once(tmp_path):
