@@ -1,4 +1,4 @@
-"""What ranks should find, from one process that takes the gradient of every group by itself."""
+"""The networks of the ranks and their batches, and what they should find: the gradient of every group, one by one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +7,83 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.meter import NoiseScaleMeter
-from tests.noise_scale.distributed_worker import STEPS, batch, loss, network, small_network
+from cbs.noise_scale.moments import Sizes, solve_moments
 
 EXACT = {"rtol": 1e-9, "atol": 1e-15}
 """Networks are in float64 and the two sides differ in the order of sums over at most 28 examples and 16800 entries, so
 they agree to about 1e-13; 1e-9 leaves room and is far below any difference that matters."""
 EVEN = (4, 4, 4, 4)
+SIZES = (3, 5, 2, 7)
+"""Examples of a micro-batch, by rank, where ranks differ."""
+STEPS = 3
+"""Of a training loop."""
+
+
+class Squares(L2):
+    """Elementwise squares: a statistic of the size of the gradient."""
+
+    name = "squares"
+    norms_suffice = False
+
+    def statistic(self, index: int, gradients: Tensor) -> Tensor:
+        return gradients.square().sum(0)
+
+    def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
+        pairs = [solve_moments(s, sizes.small, b, sizes.big) for s, b in zip(small, big, strict=True)]
+        return torch.stack([signal.sum() for signal, _ in pairs]), torch.stack([noise.sum() for _, noise in pairs])
+
+
+class Network(nn.Module):
+    """A large layer, a frozen one, a tied one, and a branch that even ranks use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Linear(6, 2800)
+        self.narrow = nn.Linear(2800, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
+        self.tied = nn.Linear(8, 8)
+        self.branch = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor, branch: bool = False) -> Tensor:
+        hidden = torch.tanh(self.frozen(torch.tanh(self.narrow(torch.tanh(self.large(inputs))))))
+        hidden = torch.tanh(self.tied(torch.tanh(self.tied(hidden))))
+        return self.head(self.branch(hidden) if branch else hidden)
+
+
+class SmallNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor, branch: bool = False) -> Tensor:
+        return self.last(torch.tanh(self.first(inputs)))
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network().double()
+
+
+def batch(rank: int, micro: int, size: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of one micro-batch."""
+    generator = torch.Generator().manual_seed(100 * rank + micro)
+    inputs = torch.randn(size, 6, dtype=torch.float64, generator=generator)
+    return inputs, torch.randn(size, 3, dtype=torch.float64, generator=generator) + inputs[:, :3]
+
+
+def loss(model: nn.Module, rank: int, micro: int, micros: int, size: int, branch: bool = False) -> Tensor:
+    inputs, targets = batch(rank, micro, size)
+    return (model(inputs, branch=branch) - targets).square().mean() / micros
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return SmallNetwork().double()
 
 
 def group_gradients(

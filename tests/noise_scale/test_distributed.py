@@ -12,8 +12,21 @@ from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import SOURCES, Small
 from tests import fresh
-from tests.noise_scale.distributed_worker import SIZES, STEPS, Squares, batch, loss, network, small_network
-from tests.noise_scale.one_process import EVEN, EXACT, check, group_gradients, means, training
+from tests.noise_scale.one_process import (
+    EVEN,
+    EXACT,
+    SIZES,
+    STEPS,
+    Squares,
+    batch,
+    check,
+    group_gradients,
+    loss,
+    means,
+    network,
+    small_network,
+    training,
+)
 
 
 def test_sums_keep_order_shape_and_dtype(ranks: list[dict]) -> None:
