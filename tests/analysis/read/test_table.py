@@ -13,6 +13,7 @@ import pytest
 
 from analysis.questions.fit.table_fit import read
 from analysis.read import cells
+from analysis.read.importers.base import run_of
 from analysis.read.table import header_of, read_table, table_paths
 from analysis.read.titles import factors, with_products
 from cbs.errors import ConfigError, DataError
@@ -191,3 +192,13 @@ def test_a_fit_reads_products_and_asks_about_parts() -> None:
         read(pd.DataFrame({"batch_size": [1, 2, 4], "accum": 2, "steps": [9, 5, 3]}))
     with pytest.raises(DataError, match=r"in tokens, not in sequences.*or say so with --unit tokens"):
         read(pd.DataFrame({"batch_tokens": [1, 2], "steps": [9, 5]}), {"batch_size": "batch_tokens"}, "sequences")
+
+
+def test_a_run_has_the_batch_size_that_is_named_a_product_too_but_not_that_of_one_pass() -> None:
+    rows = [{"step": step, "loss": 4.0 - step, "micro_batch_size": 2, "passes": 4, "batch_size": 16} for step in (1, 2)]
+    table = read_table(pd.DataFrame(rows))
+    for given, size in (("micro_batch_size*passes", 8), ("batch_size", 16), ("micro_batch_size*1", 2)):
+        found = run_of(table, settings(columns={"batch_size": given}), ("step", "step"), name="one")
+        assert (found.facts["batch_size"], found.values.tolist()) == (size, [3.0, 2.0])
+    with pytest.raises(DataError, match="'micro_batch_size' may be the batch size of one pass or device, by its name"):
+        run_of(table, settings(columns={"batch_size": "micro_batch_size"}), ("step", "step"), name="one")
