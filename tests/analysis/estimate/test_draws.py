@@ -372,8 +372,7 @@ def test_what_is_left_out_of_the_mixture_is_negligible(monkeypatch: pytest.Monke
     of(noisy(np.random.default_rng(0), 0.03, curve=curve), 20)
     ((every, found),) = seen
     np.testing.assert_allclose(found, every, atol=0.02)
-    assert not found[every < 1e-9].any()
-    assert (found > 1e-3).sum() > 3
+    assert 3 < (found > 0).sum() < len(found)
 
 
 def test_slopes_of_losses_are_alike_over_their_length() -> None:
