@@ -195,9 +195,12 @@ def test_a_fit_reads_products_and_asks_about_parts() -> None:
 
 
 def test_a_run_has_the_batch_size_that_is_named_a_product_too_but_not_that_of_one_pass() -> None:
-    rows = [{"step": step, "loss": 4.0 - step, "micro_batch_size": 2, "passes": 4, "batch_size": 16} for step in (1, 2)]
+    rows = [
+        {"step": step, "loss": 4.0 - step, "micro_batch_size": 2, "accumulation_steps": 4, "batch_size": 16}
+        for step in (1, 2)
+    ]
     table = read_table(pd.DataFrame(rows))
-    for given, size in (("micro_batch_size*passes", 8), ("batch_size", 16), ("micro_batch_size*1", 2)):
+    for given, size in (("micro_batch_size*accumulation_steps", 8), ("batch_size", 16), ("micro_batch_size*1", 2)):
         found = run_of(table, settings(columns={"batch_size": given}), ("step", "step"), name="one")
         assert (found.facts["batch_size"], found.values.tolist()) == (size, [3.0, 2.0])
     with pytest.raises(DataError, match="'micro_batch_size' may be the batch size of one pass or device, by its name"):
