@@ -114,10 +114,12 @@ class ProbeColumns:
         plain = moments.get("l2")
         if plain is not None and plain.sizes.groups > 1:
             signal, noise = plain.signal.sum(), plain.noise.sum()
+            # E|g_B|^2 = |G|^2 + tr(Sigma) / B
             small, whole = signal + noise / plain.sizes.small, signal + noise / plain.sizes.big
             values = [torch.full_like(signal, plain.sizes.small), small, whole, signal, noise]
         else:
             gradients = [self.probe.parameters[index].grad for index in self.probe.indices("l2")]
+            # known without a measurement, too
             whole = get_total_norm([entry for entry in gradients if entry is not None]).square().double()
             undefined = torch.full_like(whole, float("nan"))
             values = [undefined, undefined, whole, undefined, undefined]

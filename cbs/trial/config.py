@@ -35,6 +35,9 @@ ENDLESS = 10**9  # Budget in steps if an external program trains and decides its
 UNKNOWN = "unknown"
 """Stored in place of a setting that was not reported."""
 
+# Fields that came later are left out where they are empty, so that the fingerprints of earlier trials stay
+_LATER = ("parent", "further_targets")
+
 OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
 """Settings of the training program; for a program other than this package they may be unknown."""
 
@@ -256,7 +259,7 @@ class TrialConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
         values = plain_values(self)
-        return {name: value for name, value in values.items() if value or name not in ("parent", "further_targets")}
+        return {name: value for name, value in values.items() if value or name not in _LATER}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:

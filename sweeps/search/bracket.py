@@ -130,6 +130,7 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
     if not any(outcome.tells for outcome in seen.values()):
         return []
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
+    # from coarse to fine, and the first seed before the others: what an earlier stage finds may move the winner
     for stage in (_outwards, _closer, _beyond_noise, _much_finer, _winner_seeds, _finer, _contenders):
         asks = [ask for ask in stage(table, seeds, lattice, rules) if (ask.lr, ask.seed) not in seen]
         if asks:
@@ -154,6 +155,7 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     best = table.best
     if best is None:
+        # where the target is missed, no more is known than a factor of e
         return math.log(table.lrs[table.leader()]), 1.0
     if (told := two_rates(table)) is not None and len(table.lrs) == 2:
         return told.log_lr, told.deviation**2
@@ -162,6 +164,7 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
         return at, 1.0
     below, above = (math.log(table.lrs[best + side] / table.lrs[best]) for side in (-1, 1))
     rises = table.rises(best)
+    # one that was stopped is worse by at least the factor at which trials are stopped
     known = [
         rise if math.isfinite(rise) else 2 * math.log(rules.prune_factor or 2.0) for rise in rises[[best - 1, best + 1]]
     ]
@@ -204,6 +207,7 @@ def two_rates(table: TrialTable) -> Expected | None:
     apart, deviation = math.log(table.lrs[high] / table.lrs[low]), table.seed_deviation()
     away = _from_middle(float(rises[low] - rises[high]), apart)
     middle = math.log(table.lrs[high] * table.lrs[low]) / 2
+    # the noise of two runs seen through the parabola, and what is not known of its curvature
     return Expected(middle + away, math.hypot(deviation / (math.sqrt(2) * CURVATURE * apart), VAGUE * away))
 
 
@@ -218,7 +222,7 @@ def _known(table: TrialTable, rules: Rules) -> Expected | None:
     told, seen = rules.expected, two_rates(table)
     if told is None or seen is None:
         return told
-    weights = told.deviation**-2, seen.deviation**-2
+    weights = told.deviation**-2, seen.deviation**-2  # two independent estimates count by their precision
     mean = (weights[0] * told.log_lr + weights[1] * seen.log_lr) / sum(weights)
     return Expected(mean, sum(weights) ** -0.5)
 
@@ -272,6 +276,7 @@ def _beyond_noise(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rul
     if best in (None, 0, last):
         return []
     together = np.maximum((np.isfinite(table.costs) & np.isfinite(table.costs[best])).sum(axis=1), 1)
+    # means over the seeds that both have, so the noise is that of a difference
     worse = table.rises(best) > CLOSES * table.seed_deviation() * np.sqrt(2 / together)
     asks = []
     for side, end, beside in ((-1, 0, worse[:best]), (1, last, worse[best + 1 :])):

@@ -33,7 +33,6 @@ from tests.sweeps.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 FEW = (4, 16, 64, 256, 1024)
-
 GOAL = 0.33
 WORLD = World(1.0, 0.5, 0.1, 3)
 SMALL = sweep(WORLD).replace(batch_sizes=FEW)
