@@ -248,22 +248,23 @@ def sums_and_divisors(
     divisors: set[tuple[Any, float]] = {(None, round(value, 6)) for value in factors if value > 1}
     for node in operations(losses, outputs):
         name, shape = node.name(), getattr(node, "_saved_self_sym_sizes", None)
-        summed = getattr(node, "_saved_reduction", 0) == 2
-        if name.startswith("NllLoss") and summed:
+        summed, terms = getattr(node, "_saved_reduction", 0) == 2, float(math.prod(_averaged(node) or [0]))
+        key = name, len(sums)
+        if name.startswith("NllLoss") and (summed or terms):
             # Signed again, as above.
             ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63
             counted = node._saved_target != ignored
             classes = node._saved_weight
             weights = counted if classes is None else counted * classes[node._saved_target * counted]
-            sums[name, len(sums)] = float(weights.sum())
-        elif terms := _averaged(node):  # a mean times the share of its terms is a sum
-            key = name, len(sums)
-            sums[key] = float(math.prod(terms))
-            divisors |= {(key, round(math.prod(terms) * value, 2)) for value in factors}
+            sums[key] = float(weights.sum())
+        elif terms:
+            sums[key] = terms
         elif name.startswith("Sum") and shape:
-            sums[name, len(sums)] = float(math.prod(shape))
+            sums[key] = float(math.prod(shape))
         elif summed and isinstance(getattr(node, "_saved_self", None), Tensor):
-            sums[name, len(sums)] = float(node._saved_self.numel())
+            sums[key] = float(node._saved_self.numel())
+        if terms:  # a mean times the share of its terms is a sum
+            divisors |= {(key, round(sums[key] * value, 2)) for value in factors}
     for name, value in saved(losses, outputs):
         if not value.requires_grad and value.dim() and not value.numel() % examples and value.dtype != torch.long:
             sums[name, value.dtype, len(sums)] = float(value.double().sum())

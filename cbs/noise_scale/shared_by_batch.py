@@ -12,8 +12,9 @@ over some lags, after the noise of a batch times the share of the latest gradien
 and how much the products at these lags differ.
 
 One masking ratio, length or data set shows in what is fed to the model long before, and also while parameters move.
-Mean and mean square of an example's inputs, and the share of zeros among them, are compared between batches of one
-shape, and the lengths of examples, without what they were filled up with, between batches of several shapes. For G
+Mean and mean square of an example's inputs, the share of zeros among them, and some random sums of its numbers and of
+their squares, which see a crop or a rotation, are compared between batches of one shape, and the lengths of examples,
+without what they were filled up with, between batches of several shapes. For G
 independent examples with variance v within batches, the means of batches have the variance v/G; what is more, they
 share. Second differences between successive batches are taken, so that a slow drift of the data does not count.
 """
@@ -64,8 +65,10 @@ SHARED = (
 )
 INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, and of numbers of an example in each
 
-# What is compared of an example's numbers, and between batches of several shapes
-OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros"), ("length",)
+# What is compared of an example's numbers, so many as they are and the rest as so many random sums; and between batches
+# of several shapes
+OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros", "values", "squares"), ("length",)
+SINGLE, SUMS = 3, 8
 
 # Number of batches of one shape from which on they are compared, and after which no more are
 INPUT_BATCHES, MOST_BATCHES = 48, 4096
@@ -73,11 +76,9 @@ INPUT_BATCHES, MOST_BATCHES = 48, 4096
 # Number of batches that wait to be looked at together, if an input of theirs has at most so many numbers
 AT_ONCE, SMALL = 16, 16384
 
-# Number of standard errors from which on inputs are reported as alike; `BLOCKS` blocks of batches give the error
-SURE_OF_INPUTS = 3.0
-
-# Least correlation between examples of a batch that is told
-SHARE = 0.1
+# Least correlation between examples of a batch that is told, and by how many standard errors, which `BLOCKS` blocks of
+# batches give: of single numbers, and of random sums, where a crop or a flip shows.
+SHARE, SHARE_OF_SUMS = (0.1, 3.0), (0.02, 4.0)
 
 CONSTANT = 1e-3  # Relative change of a number that all examples of a batch have in common which does not count
 
@@ -276,7 +277,7 @@ class SharedInputs:
 
     def told(self) -> str:
         """Return what examples of a batch share, in words; empty if nothing is found."""
-        for key in [*self._waiting]:
+        for key in [key for key in self._waiting if self._count[key] >= INPUT_BATCHES]:
             self._look(key, torch.arange(key[0])[:, None])
         for key, batches in self._batches.items():
             if self._count[key] < INPUT_BATCHES:
@@ -285,18 +286,21 @@ class SharedInputs:
             means, variances = torch.cat(batches).double().cpu().unbind(2)
             # In a batch that is always the same, variances stay the same as well.
             still = means.std(0) < SAME * variances.mean(0).sqrt()
-            normed = (still & (variances.std(0) > CONSTANT * variances.mean(0))).nonzero()
+            still &= variances.std(0) > CONSTANT * variances.mean(0)
+            normed = still.view(-1, 1 if names is LENGTH else SINGLE + 2 * SUMS)[:, :SINGLE].nonzero()
             if len(normed):
-                return NORMED.format(names[int(normed[0]) % len(names)])
+                return NORMED.format(names[int(normed[0, 1])])
             # Second differences of independent values have six times their variance, 1 + 4 + 1.
-            between = (means[2:] - 2 * means[1:-1] + means[:-2]).square() / 6
-            within = (variances[2:] + 4 * variances[1:-1] + variances[:-2]) / 6
+            between = _summed((means[2:] - 2 * means[1:-1] + means[:-2]).square() / 6, names)
+            within = _summed((variances[2:] + 4 * variances[1:-1] + variances[:-2]) / 6, names)
             shared = between - within / groups
-            excess = shared - SHARE * within - (CONSTANT * means.mean(0)).square()
+            limits = [SHARE] * SINGLE + [SHARE_OF_SUMS] * 2
+            share, sure = torch.tensor(limits[: len(names)]).repeat(shared.shape[1] // len(names), 1).T
+            excess = shared - share * within - _summed((CONSTANT * means.mean(0)).square()[None], names)
             blocks = torch.stack([block.mean(0) for block in excess.tensor_split(BLOCKS)])
-            sure = (blocks.mean(0) > SURE_OF_INPUTS * blocks.std(0) / BLOCKS**0.5).nonzero()
-            if len(sure):
-                place = int(sure[0])
+            found = (blocks.mean(0) > sure * blocks.std(0) / BLOCKS**0.5).nonzero()
+            if len(found):
+                place = int(found[0])
                 part = float(shared[:, place].mean())
                 return ALIKE.format(part / (part + float(within[:, place].mean())), names[place % len(names)])
         return ""
@@ -307,11 +311,21 @@ def _rows(tensor: Tensor, units: Tensor) -> Tensor:
 
 
 def _numbers(rows: Tensor) -> Tensor:
-    """Return what :data:`OF_EXAMPLE` names of rows ``[batches, examples, columns]``, ``[3, batches, examples]``."""
+    """Return what :data:`OF_EXAMPLE` names, ``[numbers, batches, examples]``, of ``[batches, examples, columns]``."""
     values = rows.float()
-    means = torch.stack([values, values.square(), values.sign().abs()]).mean(-1)
+    values = torch.stack([values, values.square(), values.sign().abs()])
+    means = values.mean(-1)
     means[2].neg_().add_(1)  # The share of what is not zero, several times faster than that of zeros
-    return means
+    signs = torch.randint(2, (rows.shape[-1], SUMS), generator=torch.Generator().manual_seed(0)).mul(2.0).sub(1)
+    return torch.cat([means, *(values[:2] @ signs.to(values.device)).movedim(-1, 1)])
+
+
+def _summed(values: Tensor, names: Sequence[str]) -> Tensor:
+    """Return ``[batches, inputs * names]`` of ``[batches, inputs * numbers]``: the random sums of a kind as one."""
+    if names is LENGTH:
+        return values
+    single, *sums = values.unflatten(1, (-1, SINGLE + 2 * SUMS)).split([SINGLE, SUMS, SUMS], -1)
+    return torch.cat([single, *(each.sum(-1, keepdim=True) for each in sums)], -1).flatten(1)
 
 
 def _lengths(rows: Tensor) -> Tensor:

@@ -141,6 +141,9 @@ OVER_STEPS: dict[str, Callable[[nn.Module, Batch, int], Tensor]] = {
     "masked": lambda m, b, whole: (each(m, b) * b[2]).sum() / whole,
     "selected": lambda m, b, whole: each(m, b)[b[2]].sum() / whole,
     "shares": lambda m, b, whole: cross_entropy(m(b[0])[b[2]], b[1][b[2]]) * (b[2].sum() / whole),
+    "shares of what is not ignored": lambda m, b, whole: (
+        cross_entropy(m(b[0]).mT, torch.where(b[2], b[1], -100)) * (int(b[2].sum()) / whole)
+    ),
     "selected logits": lambda m, b, whole: cross_entropy(m(b[0])[b[2]], b[1][b[2]], reduction="sum") / whole,
 }
 

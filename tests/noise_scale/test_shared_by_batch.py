@@ -109,7 +109,7 @@ def test_steps_that_are_compared_together_give_what_single_ones_do() -> None:
 
 def test_batches_that_are_looked_at_together_give_what_single_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, units = torch.Generator().manual_seed(7), torch.arange(SIZE)[:, None]
-    batches, found = [masked(draws, SIZE) for _ in range(40)], list[Tensor]()
+    batches, found = [masked(draws, SIZE) for _ in range(50)], list[Tensor]()
     for at_once in 16, 1:
         monkeypatch.setattr("cbs.noise_scale.shared_by_batch.AT_ONCE", at_once)
         inputs = SharedInputs()
@@ -161,6 +161,12 @@ def scaled(x: Tensor) -> Tensor:
     return x / x.square().mean().sqrt()
 
 
+def turned(rows: Tensor, draws: torch.Generator, coins: int) -> Tensor:
+    """Rows in their order or in reverse, as one coin says for all of them or one for each."""
+    return torch.where(torch.rand(coins, 1, generator=draws) < 0.5, rows, rows.flip(1))
+
+
+SLOPE = torch.linspace(-1, 1, 6)
 FIXED = torch.randn(SIZE, 6, generator=torch.Generator().manual_seed(5))
 INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
     "one masking ratio": (lambda draws, _: masked(draws, 1), ALIKE),
@@ -178,6 +184,12 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
         "inputs have the same mean square in every batch",
     ),
     "centred over the batch": (lambda draws, _: centred(5 + torch.randn(SIZE, 6, generator=draws)), NORMED),
+    "one flip": (lambda draws, _: turned(torch.randn(SIZE, 6, generator=draws) + SLOPE / 2, draws, 1), ALIKE),
+    "one flip of sizes": (
+        lambda draws, _: turned(SLOPE.exp() * torch.randn(SIZE, 6, generator=draws), draws, 1),
+        ALIKE,
+    ),
+    "a flip for each": (lambda draws, _: turned(torch.randn(SIZE, 6, generator=draws) + SLOPE, draws, SIZE), ""),
     "one batch in any order": (lambda draws, _: FIXED[torch.randperm(SIZE, generator=draws)], ""),
     "a batch of all classes": (lambda draws, _: torch.randperm(SIZE, generator=draws)[:, None], ""),
     "far from zero": (lambda draws, _: 1e4 + torch.randn(SIZE, 6, generator=draws), ""),
@@ -196,7 +208,7 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
 def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
     draw, told = INPUTS[name]
     draws, batches = torch.Generator().manual_seed(7), SharedInputs()
-    for step in range(100):
+    for step in range(200):
         batches.add([draw(draws, step)], torch.arange(SIZE)[:, None])
     assert batches.told()[: len(told)] == told
     assert bool(batches.told()) == bool(told), batches.told()
