@@ -68,7 +68,10 @@ class BatchConstants:
         # A mean is over terms of single examples where there are as many of them as examples, and over equally many of
         # each where their number is always a multiple of that of the examples.
         terms = [float(math.prod(shape)) for node in operations(losses, outputs) if (shape := _averaged(node))]
-        kinds = () if weights_known else ((False, _factors(losses, outputs)), (True, terms))
+        # Smoothed labels are multiplied by plain numbers.
+        others = (getattr(node, "_saved_other", None) for node in operations(losses, outputs))
+        factors = _factors(losses, outputs) + [one for one in others if isinstance(one, float)]
+        kinds = () if weights_known else ((False, factors), (True, terms))
         places = [(each, *one) for each, many in kinds if len(many) < examples for one in enumerate(many)]
         for is_mean, place, factor in places:
             past = self._factors[len(places), is_mean, place]

@@ -63,6 +63,10 @@ def scaled(factor: Callable[[Tensor, Tensor], Tensor]) -> Callable[[nn.Module, B
     return loss
 
 
+def smoothed(amount: Callable[[], float]) -> Callable[[nn.Module, Batch], Tensor]:
+    return lambda model, batch: cross_entropy(model(batch[0]).mT, batch[1], label_smoothing=amount())
+
+
 LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "logits[mask]": (lambda m, b: cross_entropy(m(b[0])[b[2]], b[1][b[2]]), UNEVEN),
     "index_select": (
@@ -94,6 +98,8 @@ LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "over the norm": (scaled(lambda value, y: 1 / y.norm()), SCALED),
     "its square root": (scaled(lambda value, y: value.rsqrt()), SCALED),
     "a factor drawn": (scaled(lambda value, y: torch.rand(()) + 0.5), SCALED),
+    "a smoothing of tokens drawn": (smoothed(lambda: float(torch.rand(()))), SCALED),
+    "a smoothing of tokens": (smoothed(lambda: 0.1), ""),
     "over a count": (scaled(lambda value, y: 1 / (y > 0).sum()), SCALED),
     "over the counts of two kinds": (lambda m, b: ((m(b[0]) - b[1]).square() / counts(b[1])).mean(), COUNTED),
     "times one over the counts": (weighted(lambda y: 1 / counts(y)), COUNTED),
