@@ -131,7 +131,7 @@ SECTION = "What a question adds"
 @pytest.fixture
 def adding(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The module ``section`` of a question."""
-    module = SimpleNamespace(SECTION=SECTION, section=compare)
+    module = SimpleNamespace(TITLE=SECTION, section=compare)
     monkeypatch.setitem(sys.modules, "of_a_question", module)  # type: ignore[arg-type]
     others = extensions.modules
 
@@ -151,7 +151,7 @@ def test_a_question_adds_a_section_to_the_page_of_a_sweep(
     )
     page = report(tmp_path, output=tmp_path / "page.html", config=FAST)
     text = page.path.read_text()
-    assert f'<h2 id="added-1-title">{TITLE}</h2>' in text
+    assert f'<h2 id="added-1-title">{SECTION}</h2>' in text
     assert f'id="figure-{page.figures}"' in text
     assert f'id="figure-{page.figures + 1}"' not in text
     adding.section = lambda *_: None
