@@ -294,22 +294,15 @@ def one_study(
         late |= (status == TrialStatus.PRUNED) & ~np.isfinite(kept) & np.isfinite(limit)
         table = kept
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
-    if about.beside and _cut_off(table, np.where(np.isin(status, (STOPPED, TrialStatus.PRUNED)), bound, np.nan)):
+    # another learning rate might have won if its trials, which ended for another reason, had continued
+    stopped = np.where(np.isin(status, (STOPPED, TrialStatus.PRUNED)), bound, np.nan)
+    leader = best_lr(table, np.isfinite(table) | np.isfinite(stopped)) if about.beside else None
+    early = np.where(np.isfinite(table), np.nan, stopped)
+    if leader is not None and bool((early < np.nanmax(table[leader])).any()):
         status[np.isfinite(table)], table = STOPPED, np.full(table.shape, np.nan)
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
     return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned, interpolated=interpolated)
-
-
-def _cut_off(table: np.ndarray, stopped: np.ndarray) -> bool:
-    """Return whether another learning rate might have won if its trials had continued.
-
-    ``table`` are steps to a target at which trials did not end, ``stopped`` the steps after which trials ended for
-    another reason, both of shape ``[L, N]``, NaN where they do not apply.
-    """
-    winner = best_lr(table, np.isfinite(table) | np.isfinite(stopped))
-    early = np.where(np.isfinite(table), np.nan, stopped)
-    return winner is not None and bool((early < np.nanmax(table[winner])).any())
 
 
 def point(study: Study) -> Point:

@@ -95,7 +95,8 @@ def _rule_of(module: nn.Module, name: str, param: nn.Parameter) -> KindRule:
         if module.groups > 1 and module.groups == module.in_channels:
             return "not a matrix", "out_in", False
         return "kernel", ("in_out" if isinstance(module, TRANSPOSED) else "out_in"), False
-    if type(module).__module__.startswith("torch.nn.modules") and not _holds_anything(module):
+    holds_anything = isinstance(module, nn.ParameterList | nn.ParameterDict) or type(module) is nn.Module
+    if type(module).__module__.startswith("torch.nn.modules") and not holds_anything:
         plain = param.ndim == 2 and "Norm" not in type(module).__name__
         return ("hidden" if plain else "not a matrix"), "out_in", False
     if param.ndim > 3 or (param.ndim == 3 and min(param.shape) == 1):
@@ -121,11 +122,6 @@ def _weight(module: nn.Module) -> Tensor:
     """Return the weight of a module, or the parameter of the same shape from which it is computed."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     return next((source for source in _originals(module).values() if source.shape == weight.shape), weight)
-
-
-def _holds_anything(module: nn.Module) -> bool:
-    """Return whether the module's type says nothing about its parameters."""
-    return isinstance(module, nn.ParameterList | nn.ParameterDict) or type(module) is nn.Module
 
 
 def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:

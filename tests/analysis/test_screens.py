@@ -16,8 +16,7 @@ from rich.console import Console
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.present import presentation, show, write
-from analysis.present.screen import on_screen
+from analysis.present import on_screen, presentation, show, write
 from analysis.present.sentences import quote
 from analysis.present.table import Column, Table, print_part
 from analysis.questions.analyze.critical_batch_sizes import analyze

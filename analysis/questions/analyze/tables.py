@@ -1,7 +1,6 @@
 """Presentation of ``cbs analyze`` and ``cbs fit``: what they write and print."""
 
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.result import Answer
 from analysis.estimate.suggest.earlier_command import at_harder_target
 from analysis.present import Presentation, presentation
 from analysis.present.answers import definitions, doublings, points, summary
@@ -40,14 +39,10 @@ def _then(analysis: Analysis) -> list[str]:
         if (entry.group.sweep, entry.group.optimizer, str(entry.target)) in asked
     ]
     folder = home(analysis.answers)
-    judge = [f"cbs schedule judge {folder}"] if folder and any(map(_grows, analysis.answers)) else []
+    axes = [answer.group.manifest.get("axes") for answer in analysis.answers]
+    grows = any(isinstance(each, dict) and each.get("batch_schedules") for each in axes)
+    judge = [f"cbs schedule judge {folder}"] if folder and grows else []
     if doubted or not folder or judge:
         return list(dict.fromkeys(filter(None, [*missed, *commands, *judge])))
     several = len({answer.group.optimizer for answer in analysis.answers}) > 1
     return [f"cbs {'compare' if several else 'lr'} {folder}"]
-
-
-def _grows(answer: Answer) -> bool:
-    """Return whether the sweep has trials whose batch grows."""
-    axes = answer.group.manifest.get("axes")
-    return bool(isinstance(axes, dict) and axes.get("batch_schedules"))

@@ -1,18 +1,21 @@
-"""``cbs import`` as a function: from sources to a sweep folder."""
+"""``cbs import`` as a function: from sources to a sweep folder, which is written in one piece or not at all."""
 
 import contextlib
 import itertools
 import math
 import os
+import shutil
 import statistics
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import cbs
 from analysis.formatting import plural
-from analysis.read.importers import folder
 from analysis.read.importers.base import IMPORTERS, PRINTED, Claim, ImportedRun, importer
 from analysis.read.importers.epochs import on_epochs
 from analysis.read.importers.facts import facts_of, some
@@ -20,9 +23,10 @@ from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
 from analysis.read.importers.words import UNFINISHED
-from cbs.errors import ConfigError, DataError, reason
+from cbs.errors import ConfigError, DataError, ResultsError, reason
+from cbs.files import atomic_folder
 from cbs.trial.record import TrialResult
-from cbs.trial.store import MANIFEST
+from cbs.trial.store import MANIFEST, Store
 
 AUTO = "auto"
 _SHOWN = 5  # Names in a message
@@ -34,6 +38,7 @@ _CLEANED = {
     "restarted": "in {runs[restarted]} the step counter starts again: if it did so when training was resumed, two "
     "curves are mixed; give an axis that continues",
 }
+_REMEDY = "; choose another folder with --output"
 _SCALE = 10.0  # Ratio of a metric to its target from which they seem to have different units, such as percent
 
 
@@ -106,7 +111,7 @@ def import_runs(
     if not sources:
         raise ConfigError("nothing to import: give a file, a folder or an address")
     texts = [os.fspath(source) for source in sources]
-    present = folder.check(Path(output), settings, add=add)
+    present = _present(Path(output), settings, add=add)
     name, detected = detect(texts, settings) if format == AUTO else (format, [])
     if settings.trials is not None and not IMPORTERS[name].has_studies:
         raise ConfigError(f"--trials is for formats with studies of several trials, and {name} is none")
@@ -129,8 +134,73 @@ def import_runs(
         "settings": settings.to_json(),
         "notes": notes,
     }
-    folder.write(Path(output), results, settings, entry, add=add)
+    _write(Path(output), results, settings, entry, add=add)
     return ImportReport(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
+
+
+def _present(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
+    """Return the trials to which an import is added; none for a new folder.
+
+    Raises an error if the folder is in use for something other than an import with the same protocol.
+    """
+    try:
+        if output.is_file():
+            raise ResultsError(f"{output} is a file{_REMEDY}")
+        if not output.exists() or not any(output.iterdir()):
+            return []
+    except OSError as error:
+        raise ResultsError(f"cannot read {output}: {reason(error)}{_REMEDY}") from None
+    if not add:
+        raise ResultsError(f"{output} is not empty{_REMEDY}, or --add to add to an import")
+    store = Store(output)
+    manifest = store.manifest()
+    if "imported" not in manifest:
+        raise ResultsError(f"{output} was not imported, so nothing can be added to it{_REMEDY}")
+    stored = manifest.get("protocol")
+    for name, value in settings.protocol().items():
+        there = stored.get(name) if isinstance(stored, dict) else None
+        if there != value:
+            raise ResultsError(f"{output} holds runs with {name} = {there}, not {value}{_REMEDY}")
+    return list(store.results())
+
+
+def _write(
+    output: Path,
+    results: Sequence[TrialResult],
+    settings: Settings,
+    entry: Mapping[str, Any],
+    *,
+    add: bool,
+) -> None:
+    """Write to a draft next to the folder, then move it there; if that fails, the earlier content stays."""
+    output = Path(os.path.abspath(output))
+    before: dict[str, Any] = {"name": output.resolve().name, "imported": [], "axes": {}}
+    names = ("optimizers", "batch_sizes", "lrs", "seeds")
+    rows = [
+        (each.optimizer.name, each.batch_size, each.lr, each.seed) for each in (result.config for result in results)
+    ]
+    axes = dict(zip(names, zip(*rows, strict=True), strict=True))
+    made = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "runs": len(results), "cbs": cbs.__version__}
+    with atomic_folder(output, remedy=_REMEDY) as draft:
+        for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
+            if left_over != draft:
+                shutil.rmtree(left_over)
+        if add and (output / MANIFEST).exists():  # without a manifest it is a draft left by a killed process
+            before |= Store(output).manifest()
+            shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
+        store = Store(draft)
+        store.prepare()
+        for result in results:
+            store.save(result, flushed=False)
+        store.write_manifest(
+            {
+                "name": before["name"],
+                "protocol": settings.protocol(),
+                "data_hash": None,
+                "axes": {name: sorted({*before["axes"].get(name, []), *values}) for name, values in axes.items()},
+                "imported": [*before["imported"], {**entry, **made}],
+            }
+        )
 
 
 def detect(sources: Sequence[str], settings: Settings) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import SWALR
 
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon
 from cbs.optimizers.library import UNUSABLE, _classes
-from cbs.optimizers.signsgd import SignSGD
+from cbs.optimizers.sgd import SignSGD
 from extensions.conformance import ContractCheck, Failure, checks, conformance_test, examine, subject
 from extensions.conformance.subjects import same
 from extensions.conformance.surroundings import SCHEDULERS

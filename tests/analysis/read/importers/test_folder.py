@@ -8,7 +8,7 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.read.importers import folder, import_runs
+from analysis.read.importers import import_runs, importing
 from analysis.read.results import load
 from cbs.errors import CbsError, DataError, ResultsError
 from cbs.trial.store import Store
@@ -125,7 +125,7 @@ def test_left_overs_of_a_killed_import_are_no_sweep_and_go(tmp_path: Path, monke
     top = tmp_path / "results"
     import_runs([first], top / "out", settings())
     monkeypatch.setattr(Store, "save", killed)
-    monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(importing.shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(Killed):
         import_runs([more], top / "out", settings(), add=True)
     monkeypatch.undo()
