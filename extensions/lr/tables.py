@@ -96,7 +96,7 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     lines = [f"{', '.join(names)}: {trend}" for trend, names in trends.items()]
     if Trend.UNKNOWN in trends:
         lines.append(f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid")
-    starts = [f"{number(factor.batch_size)}" for factor in map(twice, entries) if factor is not None]
+    starts = dict.fromkeys(number(factor.batch_size) for factor in map(twice, entries) if factor is not None)
     if starts:
         lines.append(f"twice B: factor on the learning rate for twice the batch, from {', '.join(starts)}")
     if any(best.at_grid_edge and best.batch_size in shown for entry in entries for best in entry.law.optima):

@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.config import AnalysisConfig
 from analysis.estimate.prior import StepsCurve
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Assumed, StepTimeTable
-from benchmarks.calibration.cases import CASES
-from benchmarks.schedule_plans import compared
-from benchmarks.schedule_plans import sweep as simulated_sweep
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.step_times import StepTime
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, lower_ends, steps_of
@@ -366,30 +362,6 @@ def test_the_command_refuses_in_one_line(
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "rule", "promises"),
-    [
-        ("momentum", "plan, flat", True),
-        ("momentum", "plan, square root", False),
-        ("preconditioned", "plan, square root", False),  # at the edge of stability, where a law misses the best rates
-        ("preconditioned", "plan, measured law", False),
-    ],
-)
-def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises: bool, tmp_path: Path) -> None:
-    """Three sweeps of the noisy quadratic; 20 of each case are in docs/evidence.md."""
-    case, truths = CASES[name], []
-    for index in range(3):
-        config = AnalysisConfig(seed=index)
-        (source,) = of_sweep(simulated_sweep(tmp_path / str(index), case, index), config, None, None)
-        (plan,) = plan_schedule([source], PlanRequest(), config).plans
-        outcome = named(plan, rule)
-        _, _, saved = compared(case, outcome, [start for start, _ in plan.table], 50)
-        assert inside(outcome.examples_saved, saved)
-        truths.append(saved)
-    assert (np.mean(truths) > 0.1) == promises
 
 
 def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
