@@ -2,7 +2,8 @@
 
 A step is forward, backward, reading the probe and a fused AdamW step. Accumulation is compared with plain accumulation
 over as many micro-batches. The floor under ``split`` is a second backward pass. The meter as it is by default is
-compared step by step: it measures often at first, and seldom later.
+compared step by step, also with one that looks for nothing that a batch shares: it measures often at first, and seldom
+later.
 """
 
 import statistics
@@ -53,13 +54,20 @@ def gpt(shape: GPTShape, micro_batches: int = 1) -> Build:
 
 
 def stepper(build: Build, measure: str | None) -> Step:
-    """A step without a probe, with one of a source that measures every step, or with the meter as it is by default."""
+    """A step without a probe, with one of a source that measures every step, with the meter as it is by default, or
+    with a meter that looks for nothing that a batch shares (``"less"``)."""
     torch.manual_seed(0)
     model, losses = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     watching: Probe | NoiseScaleMeter | None = None
-    if measure == "default":
+    if measure in ("default", "less"):
         watching = NoiseScaleMeter(model, optimizer)
+        if measure == "less":
+            probe = watching.probe
+            watching.detach()
+            probe._shared = None
+            probe._watch("split")
+            probe._source._inputs.add = lambda *_, **__: None
     elif measure is not None:
         watching = Probe(model, optimizer, source=measure, every=1)
 
@@ -85,19 +93,22 @@ def small_gpt() -> tuple[nn.Module, Losses]:
 
 def cost_of_default(rounds: int = 3) -> None:
     for name, make in {"MLP, 128 examples": mlp, "small GPT, 8 examples": small_gpt}.items():
-        ratios: tuple[list[float], list[float]] = [], []
+        ratios: dict[tuple[str, str, str], list[float]] = {}
         for _ in range(rounds):
-            steps = {meter: stepper(make, meter) for meter in (None, "default")}
+            steps = {meter or "plain": stepper(make, meter) for meter in (None, "less", "default")}
             times = {kind: [0.0, 0.0] for kind in steps}
             for number in range(LAST):
                 for kind, step in steps.items():
                     started = time.process_time()
                     step()
                     times[kind][number >= FIRST] += time.process_time() - started
-            for part, found in enumerate(ratios):
-                found.append(times["default"][part] / times[None][part])
-        print(f"\n{name}, {1e3 * times[None][1] / (LAST - FIRST):.2f} ms a step: by default over without")
-        print(f"first {FIRST} steps {statistics.median(ratios[0]):.3f}, later ones {statistics.median(ratios[1]):.3f}")
+            for place, when in enumerate((f"first {FIRST} steps", "later steps")):
+                for other in ("plain", "less"):
+                    ratio = times["default"][place] / times[other][place]
+                    ratios.setdefault((when, "default", other), []).append(ratio)
+        print(f"\n{name}, {1e3 * times['plain'][1] / (LAST - FIRST):.2f} ms a step")
+        for (when, one, other), values in ratios.items():
+            print(f"{when}: {one} / {other} {statistics.median(values):.3f}")
 
 
 def main() -> None:
