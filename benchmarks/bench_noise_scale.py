@@ -67,7 +67,7 @@ def stepper(build: Build, measure: str | None) -> Step:
             watching.detach()
             probe._shared = None
             probe._watch("split")
-            probe._source._inputs.add = lambda *_, **__: None
+            probe._source._inputs.add = lambda *_, **__: None  # type: ignore[attr-defined]
     elif measure is not None:
         watching = Probe(model, optimizer, source=measure, every=1)
 
