@@ -199,7 +199,9 @@ def test_what_it_cannot_hold_is_refused_when_registered_or_else_when_made(name: 
     assert ("registered in" in str(caught.value)) == early
 
 
-@pytest.mark.parametrize("name", sorted(set(REGISTRIES) - set(MADE) - {"ALONG_TRAINING", "FIGURES", "FORMS", "OPTIMIZERS"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(REGISTRIES) - set(MADE) - {"ALONG_TRAINING", "FIGURES", "FORMS", "OPTIMIZERS"})
+)
 def test_a_class_that_lacks_a_method_of_its_base_is_refused(name: str, add: Add) -> None:
     base = REGISTRIES[name]._derived_from
     source = f"from {base.__module__} import {base.__name__}\n\nclass mine({base.__name__}): ..."
