@@ -77,7 +77,7 @@ class SeedModels:
             before = -math.inf
             for cell in np.flatnonzero(self.labels == label):
                 x = float(self.log_sizes[self.place[cell]])
-                # of the batch size the half octave
+                # the batch size in half octaves, as a seed of the draws is a whole number
                 numbers = [key, int(label) % 2**32, round(2 * x / math.log(2)) % 2**16]
                 new = np.random.default_rng(numbers).standard_normal((2, count))
                 level, slope = _onward(level, slope, math.sqrt(3) * (x - before) / length, new)

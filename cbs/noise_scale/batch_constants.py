@@ -116,6 +116,14 @@ def _averaged(node: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _weights_of_targets(node: Any) -> Tensor:
+    """Return what each target of a cross entropy counts: the weight of its class, or whether it is not ignored."""
+    # autograd saves the ignored class, -100 by default, as an unsigned number.
+    counted: Tensor = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
+    classes = node._saved_weight
+    return counted if classes is None else counted * classes[node._saved_target * counted]
+
+
 def _factors(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> list[float]:
     """Return the constants, single numbers, that multiply or divide anything between outputs and losses."""
     found = []
@@ -187,10 +195,7 @@ def weights_divided_by(
         name, other = node.name(), getattr(node, "_saved_other", None)
         averaged = _averaged(node)
         if name.startswith("NllLoss"):
-            # autograd saves the ignored class, -100 by default, as an unsigned number.
-            counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
-            classes = node._saved_weight
-            held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
+            held.insert(0, 1.0 * _weights_of_targets(node))
             (means if averaged else summed).append(held[0])
             divisors += [float(held[0].sum())] * bool(averaged)
         elif averaged:
@@ -254,12 +259,7 @@ def sums_and_divisors(
         summed, terms = getattr(node, "_saved_reduction", 0) == 2, float(math.prod(_averaged(node) or [0]))
         key = name, len(sums)
         if name.startswith("NllLoss") and (summed or terms):
-            # Signed again, as above.
-            ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63
-            counted = node._saved_target != ignored
-            classes = node._saved_weight
-            weights = counted if classes is None else counted * classes[node._saved_target * counted]
-            sums[key] = float(weights.sum())
+            sums[key] = float(_weights_of_targets(node).sum())
         elif terms:
             sums[key] = terms
         elif name.startswith("Sum") and shape:

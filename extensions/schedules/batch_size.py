@@ -112,7 +112,7 @@ def growth_by_gradient(
         stage = seen.stage
         if seen.high is None or (how.cap is not None and stage.batch_size >= how.cap):
             return stage
-        # The upper end, for the same reason as the lower ends above: growth cannot be undone.
+        # The upper end of the interval: growth by chance cannot be undone.
         if seen.high > first**2 * run.batch_size / stage.batch_size:
             return stage
         growths = round(math.log(stage.batch_size / run.batch_size) / math.log(delta)) + 1

@@ -41,7 +41,7 @@ def _(plans: SchedulePlans) -> Presentation:
         planned = by_optimizer(plans.plans, f"Planned batch sizes {level}")
     else:
         whole, lines = tables["schedule_plan"], [plan.verdict for plan in plans.plans]
-        short = tuple(each for each in whole.columns if each.heading in SHORT or each.heading[:5] == "from ")
+        short = tuple(each for each in whole.columns if each.heading in SHORT or each.heading.startswith("from "))
         planned = replace(whole, columns=short, title=f"Planned batch sizes {level}", lines=lines)
     return Presentation(
         shown=[planned],

@@ -58,6 +58,7 @@ class LoggedCurve:
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
         self._ends: dict[Path, tuple[int, bytes]] = {}  # where the last read of a log ended, and how the log began
+        self._address = getattr(trainer.importer, "address", None)
         self._online, self._asked = "", -math.inf
 
     @property
@@ -104,12 +105,12 @@ class LoggedCurve:
         """Return the address of the program's online run, whose file here is empty until it ends, if it is time to ask
         the server; else nothing."""
         output = self._folder / OUTPUT
-        format = self._trainer.importer
-        if format is None or time.monotonic() - self._asked < ASK_SECONDS or not output.exists():
+        if self._address is None or time.monotonic() - self._asked < ASK_SECONDS or not output.exists():
             return ""
         if not self._online:
             with output.open("rb") as lines:
-                self._online = format.online(lines.read(_HEAD))
+                found = self._address.search(lines.read(_HEAD))
+            self._online = b"/".join(found.groups()).decode() if found else ""
         self._asked = time.monotonic() if self._online else -math.inf
         return self._online
 

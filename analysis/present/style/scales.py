@@ -249,7 +249,6 @@ def _broken(text: str, inches: float, size: float) -> list[str]:
 def luminance(colour: Any) -> float:
     """Return the relative luminance of a colour (WCAG 2.2): 0 is black, 1 is white."""
     channels = np.asarray(to_rgb(colour))
-    # relative luminance by the formula of WCAG 2, which contrasts are defined by
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 

@@ -113,6 +113,8 @@ class Importer(Protocol):
         form: what stands in parentheses after the name of the format, which is then the argument of the constructor.
         has_studies: whether it has studies of several trials at a batch size, of which the first few may be asked for.
         also: another name by which ``cbs sweep --reads`` knows it.
+        address: how a program says where its online run is, whose file is empty until it ends: the groups, joined by
+            slashes, are a source; ``None`` if there is no server.
     """
 
     expected: str
@@ -120,6 +122,7 @@ class Importer(Protocol):
     form: str = ""
     has_studies: bool = False
     also: str = ""
+    address: re.Pattern[bytes] | None = None
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
@@ -128,11 +131,6 @@ class Importer(Protocol):
     def files(self, source: str) -> list[Path]:
         """Return the given file, or all files of the format below a folder."""
         return [Path(source)] if Path(source).is_file() else below(Path(source), *self.marks[0])
-
-    def online(self, output: bytes) -> str:
-        """Return the address of the run on a server that the first output of a program names, to be asked for the curve
-        that its file does not hold before it ends; empty if there is none."""
-        return ""
 
     def on_following(self, surroundings: Mapping[str, str]) -> str:
         """Return what to know before programs with these environment variables are followed; empty if nothing."""

@@ -57,16 +57,13 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4  # which part of a record a chunk is
 _COPY = "copy it again, or sync the run with 'wandb sync' and import entity/project/run"
 
 
-# How the program is told where an online run is, as it starts
-_ONLINE = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
-
-
 @IMPORTERS.register("wandb")
 class Wandb(Importer):
     """``entity/project``, ``entity/project/run``, an exported CSV, or ``.wandb`` files of offline runs."""
 
     expected = f"entity/project, entity/project/run, .csv exports or {SUFFIX} files"
     marks = ((f"*{SUFFIX}",), f"{SUFFIX} files")
+    address = re.compile(rb"https?://\S+?/([\w.-]+/[\w.-]+)/runs/([\w.-]+)")
 
     def claims(self, source: str, settings: Settings) -> Claim | None:
         """Claim an address, tables with the columns of an export, or ``.wandb`` files."""
@@ -81,11 +78,6 @@ class Wandb(Importer):
         if not marks or "run" in titles:  # with a column of run names it is a table of several runs
             return super().claims(source, settings)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
-
-    def online(self, output: bytes) -> str:
-        """Return the address of an online run; the file of any run is empty until it ends."""
-        found = _ONLINE.search(output)
-        return b"/".join(found.groups()).decode() if found else ""
 
     def on_following(self, surroundings: Mapping[str, str]) -> str:
         """Return whether runs are online, and there is a key to read them there."""
