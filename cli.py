@@ -71,8 +71,9 @@ FIRST_SENTENCE = 200  # Characters that the line of a command may have in a list
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _HELP = (
-    "How large a batch can an optimizer use? Sweep, then analyze. The critical batch size B_crit is where steps x "
-    "examples, B S(B)^2, is least: there one percent fewer steps costs one percent more examples."
+    "How large a batch can an optimizer use? Sweep, then analyze. The critical batch size B_crit is the one around "
+    "which steps x examples, B S(B)^2, is least on average: from half to twice B_crit, the steps halve and the "
+    "examples double."
 )
 DISTRIBUTION = "critical-batch-size"
 

@@ -10,8 +10,8 @@ _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 DASH = "–"
 B_CRIT = (
-    "the critical batch size B_crit is where steps x examples, B S(B)^2, is least: there one percent fewer steps costs "
-    "one percent more examples"
+    "the critical batch size B_crit is the one around which steps x examples, B S(B)^2, is least on average: from half "
+    "to twice B_crit, the steps halve and the examples double"
 )
 """What the headline is, in the same words everywhere."""
 

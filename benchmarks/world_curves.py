@@ -1,7 +1,7 @@
 """Curves of the worlds of :mod:`benchmarks.worlds`: ``B / B_0`` to ``S / S_0``; and where their product is least.
 
-Where a curve falls to 1 for infinite batches, it is 2 at 1. Where the product ``B S^2`` is least is another number: 1
-on the hyperbola, ``(2 a - 1)^(1 / a)`` with the exponent ``a``.
+Where a curve falls to 1 for infinite batches, it is 2 at 1. Around which batch size the product ``B S^2`` is least from
+half to twice it is another number: 1 on the hyperbola, ``(2^a - 2^(1 - a))^(1 / a)`` with the exponent ``a``.
 """
 
 import functools
@@ -13,6 +13,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
+from analysis.estimate.definitions.least_product import SPAN
 from extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from extensions.theory.noisy_quadratic.search import tuned
 
@@ -47,12 +48,18 @@ class Truth:
 
     @functools.cached_property
     def least_product(self) -> float:
-        """Batch size of the least ``B S^2``: 0 or infinite where the product falls for ever towards that side."""
+        """Batch size around which the mean of ``ln B S^2`` from half to twice it is least: 0 or infinite where that
+        falls for ever towards that side."""
+
+        def rise(at: np.ndarray) -> np.ndarray:
+            half, double = (self.steps(CRITICAL * np.exp(at) * factor) for factor in (1 / SPAN, SPAN))
+            return np.asarray(2 * math.log(SPAN) + 2 * np.log(double / half))
+
+        # the mean rises by what the product is larger at the double than at the half
         at, gap = np.linspace(-_FAR, _FAR, 4801), 2 * _FAR / 4800
         for _ in range(3):
-            place = int((at + 2 * np.log(self.steps(CRITICAL * np.exp(at)))).argmin())
-            found = float(at[place])
-            if abs(found) >= _FAR:
+            found = float(at[np.cumsum(rise(at)).argmin()]) + gap / 2
+            if abs(found) >= _FAR - gap:
                 return 0.0 if found < 0 else math.inf
             at, gap = found + gap * np.linspace(-1, 1, 401), gap / 200
         return CRITICAL * math.exp(found)

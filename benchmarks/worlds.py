@@ -5,11 +5,11 @@ exact; and what an analysis of them says against that truth.
 
 prints the table of curves of ``benchmarks/tables.md``.
 
-The critical batch size is where the product of steps and examples, ``B S(B)^2``, is least. A sweep draws where its
-curve lies between the batch sizes and how the best learning rate drifts with the batch size; its learning rates are a
-window of a lattice around the best one, as the search of a sweep leaves them. Away from the best learning rate steps
-grow by a parabola in ``ln lr``. Noise has a part that all learning rates of a (batch size, seed) share, and may have
-one that a seed has at every batch size. An estimator can be tried on :func:`logs` without tables.
+The critical batch size is the one around which the product of steps and examples, ``B S(B)^2``, is least on average. A
+sweep draws where its curve lies between the batch sizes and how the best learning rate drifts with the batch size; its
+learning rates are a window of a lattice around the best one, as the search of a sweep leaves them. Away from the best
+learning rate steps grow by a parabola in ``ln lr``. Noise has a part that all learning rates of a (batch size, seed)
+share, and may have one that a seed has at every batch size. An estimator can be tried on :func:`logs` without tables.
 """
 
 import os

@@ -54,7 +54,7 @@ class Verdict(StrEnum):
         return min(verdicts, key=list(cls).index, default=cls.OK)
 
 
-SUDDEN = 0.3  # A jump or kink of a greater probability is a verdict
+SUDDEN = 0.5  # A jump or kink of a greater probability is a verdict
 MOVES = 0.25  # Share of its interval by which an answer may move with the priors, or with the warmup
 NOTABLE = 0.05  # Moves of ln B_crit up to this never matter
 WIDE = 10.0  # Ratio of the ends of an interval above which it is too wide to choose a batch size

@@ -5,8 +5,8 @@ Two curves are true. That of the *expected loss* is in closed form
 evaluation below the target (:mod:`.first_passage`), at the learning rate at which it is lowest; sweeps measure this
 one. Of either there are two estimands:
 
-- **exact**: the batch size at which steps times examples of the curve are least, ``S_min`` the steps of infinite
-  batches and ``E_min`` the limit of examples at small ones;
+- **exact**: the batch size around which steps times examples of the curve are least from half to twice it, ``S_min``
+  the steps of infinite batches and ``E_min`` the limit of examples at small ones;
 - **fitted**: what least squares in ``ln S`` make of the exact curve at the batch sizes of the sweep, with a free
   exponent for ``B_crit`` and ``S_min``, as a hyperbola for ``E_min``.
 """
@@ -23,6 +23,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import least_squares
 
+from analysis.estimate.definitions.least_product import SPAN
 from benchmarks.calibration.cases import PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
 from extensions.theory.noisy_quadratic import tuned
@@ -165,8 +166,11 @@ def _vertex(left: float, middle: float, right: float) -> float:
 def exact(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
     """Between the batch sizes the curve is a spline of ``ln S`` over ``ln B``."""
     curve = CubicSpline(np.log(sizes[1:-1]), np.log(steps[1:-1]))
-    places = np.linspace(math.log(sizes[1]), math.log(sizes[-2]), 20_001)
-    least = float(places[(places + 2 * curve(places)).argmin()])
+    reach = math.log(SPAN)
+    places = np.linspace(math.log(sizes[1]) + reach, math.log(sizes[-2]) - reach, 20_001)
+    # the mean of the product from half to twice a batch size rises by what it is larger at the double
+    rise = 2 * reach + 2 * (curve(places + reach) - curve(places - reach))
+    least = float(places[np.cumsum(rise).argmin()])
     return Estimands(critical=math.exp(least), min_steps=float(steps[-1]), min_examples=float(sizes[0] * steps[0]))
 
 
@@ -182,8 +186,9 @@ def fitted(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
     free = least_squares(residuals, [*start, 1.0], xtol=1e-12).x
     held = least_squares(residuals, start, xtol=1e-12).x
     level, middle, exponent = free
-    # B S^2 of a power law is least where (B_0/B)^a = 1/(2a - 1); with an exponent of half or less nowhere
-    least = middle + math.log(2 * exponent - 1) / exponent if exponent > 0.5 else -math.inf
+    # B S^2 of a power law is the same at half and twice B where (B/B_0)^a = 2^a - 2^(1-a); with an exponent of half or
+    # less nowhere
+    least = middle + math.log(2**exponent - 2 ** (1 - exponent)) / exponent if exponent > 0.5 else -math.inf
     return Estimands(critical=math.exp(least), min_steps=math.exp(level), min_examples=math.exp(held[0] + held[1]))
 
 

@@ -16,8 +16,8 @@ def command(
 ) -> None:
     """Critical batch size with interval, what doubling buys, noise scale, figures.
 
-    The critical batch size B_crit is where steps x examples, B S(B)^2, is least: there one percent fewer steps costs
-    one percent more examples. The results are also written as tables, in CSV and LaTeX.
+    The critical batch size B_crit is the one around which steps x examples, B S(B)^2, is least on average: from half to
+    twice B_crit, the steps halve and the examples double. The results are also written as tables, in CSV and LaTeX.
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
 

@@ -136,12 +136,12 @@ def test_a_price_of_time_trades_devices_for_it_as_in_mccandlish_appendix_d(exact
 
 @pytest.mark.parametrize("exchange", [1.0, 3.0])
 def test_least_time_is_the_least_product_of_the_same_draws(noisy: list[Answer], exchange: float) -> None:
-    """Where a step takes B^p, S B^p is least where E S^((1 - p)/p) is: with p = 1/2 at the headline itself."""
+    """Where a step takes B^p, S B^p is least where E S^((1 - p)/p) is: with p = 1/2 where S E is."""
     power = 1 / (1 + exchange)
     throughput = StepTimeTable(tuple(StepTime(batch_size=size, seconds=size**power) for size in (1, 4096)))
     plan = advise(noisy[0], throughput, Wish(devices=1)).plans["time"]
     assert noisy[0].draws is not None
-    least = least_product(noisy[0].draws, exchange)
+    least = least_product(noisy[0].draws, exchange, span=1.0)
     assert plan.batch_size == pytest.approx(np.median(least), rel=0.1), "one is least by the expected curve"
     ends = np.clip(np.quantile(least, [0.025, 0.975]), SIZES[0], SIZES[-1])
     assert plan.best_batch_size_interval == (pytest.approx(ends[0], rel=0.06), pytest.approx(ends[1], rel=0.06))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import bisect
+from scipy.optimize import bisect, brentq
 
-from analysis.estimate.definitions.least_product import SHARE
+from analysis.estimate.definitions.least_product import SHARE, SPAN
 from analysis.quantities import OPEN, Interval
 from extensions.theory.noisy_quadratic.model import METHODS, Modes, NoisyQuadratic, modes_of
 from extensions.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
@@ -43,7 +43,8 @@ MOMENTA = 1.0 - np.logspace(-5, 0, 20)
 SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
 
 CUSHION = 1e-8  # Number that the notebook adds to ``1 - rho`` of plain SGD
-_STRIDE = math.log(2.0)  # First stride in ln B of the search for the least product, and four times the last
+_STRIDE = math.log(2.0)  # Stride in ln B of the search for the critical batch size
+_SURELY = 10.0  # Stands for infinity in a search for a sign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +161,8 @@ def critical(
 
     Returns:
         ``S_min``, the steps without noise and limit of large batch sizes, ``None`` if the target is not reached even
-        so; the batch size of least steps times examples, ``None`` also if there is no noise; and the range around it in
-        which they are at most :data:`SHARE` larger.
+        so; the batch size around which steps times examples are least from half to twice it, ``None`` also if there is
+        no noise; and the range around it in which they are at most :data:`SHARE` larger than there.
     """
     least = _best(model, optimizer, target, math.inf, momentum, power)
     if least is None or least.steps <= 0:
@@ -174,19 +175,16 @@ def critical(
         best = _best(model, optimizer, target, near * math.exp(place), momentum, power)
         return place + 2 * math.log(best.steps) if best else math.inf
 
-    place, stride = 0.0, _STRIDE
-    while True:
-        below, here, above = (product(place + side * stride) for side in (-1, 0, 1))
-        if above < here or math.isinf(here):
-            place += stride
-        elif below < here:
-            place -= stride
-        elif stride > _STRIDE / 4:
-            stride /= 2
-        else:
-            # the vertex of the parabola through the three
-            place += stride * (below - above) / (2 * (below - 2 * here + above))
-            break
+    def rise(place: float) -> float:
+        double, half = product(place + math.log(SPAN)), product(place - math.log(SPAN))
+        return -_SURELY if math.isinf(half) else min(double - half, _SURELY)
+
+    place = 0.0
+    while rise(place) < 0:
+        place += _STRIDE
+    while rise(place) > 0:
+        place -= _STRIDE
+    place = float(brentq(rise, place, place + _STRIDE, xtol=2e-3))
     most = product(place) + math.log1p(SHARE)
 
     def end(side: int) -> float:

@@ -226,6 +226,8 @@ def test_the_configuration_gives_every_definition_its_options() -> None:
     [
         ("pareto", {"overhead": {"overhead": 0}}, "overhead must be a number above 0"),
         ("least_product", {"least_product": {"exchange": -1}}, "exchange must be a number above 0"),
+        ("least_product", {"least_product": {"span": 0.5}}, "span must be from 1 to 2.72, got 0.5"),
+        ("least_product", {"least_product": {"span": 3}}, "span must be from 1 to 2.72, got 3"),
         ("pareto", {"sfo": {"tolerance": 0.1}}, "'sfo' has no option 'tolerance'"),
         ("zhang", {}, "known names are kaplan, least_product"),
         ("pareto", {"zhang": {}}, "known names are kaplan, least_product"),
@@ -239,27 +241,30 @@ def test_a_configuration_that_names_what_there_is_not_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_there_one_percent_fewer_steps_cost_one_percent_more_examples() -> None:
+def test_from_half_to_twice_it_half_the_steps_take_twice_the_examples() -> None:
     """With the worked points of the paper: twice the fewest steps and twice the fewest examples; and doubling from
     half an octave below saves 29 % of the steps."""
     measured = of_law(1.0, mccandlish2018.MIN_STEPS, mccandlish2018.CRITICAL, np.exp(0.7 * np.arange(6, 14)))
     (found,) = build("least_product")([measured])
     assert found == pytest.approx(mccandlish2018.CRITICAL, rel=CHORD)
-    near = measured.draws.drawn(found * np.exp([-0.1, 0.1, -0.5 * math.log(2), 0.5 * math.log(2)]))[0]
-    fewer, more = near[1] - near[0], near[1] - near[0] + 0.2
-    assert -fewer == pytest.approx(more, rel=0.02)
-    assert math.expm1(near[3] - near[2]) == pytest.approx(-0.29, abs=0.003)
+    half, double, below, above = measured.draws.drawn(found * 2 ** np.array([-1, 1, -0.5, 0.5]))[0]
+    assert math.exp(double - half) == pytest.approx(1 / 2, abs=0.003)
+    assert math.expm1(above - below) == pytest.approx(-0.29, abs=0.003)
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.4])
 @pytest.mark.parametrize("exchange", [0.5, 1.0, 2.0])
-def test_any_exchange_rate_as_a_search_finds_it(exponent: float, exchange: float) -> None:
+@pytest.mark.parametrize("span", [1.0, 2.0])
+def test_any_exchange_rate_as_a_search_finds_it(exponent: float, exchange: float, span: float) -> None:
+    """The mean of the logarithm from the batch size over the span to the batch size times it."""
     measured = of_law(exponent)
-    search = minimize_scalar(
-        lambda log: log + (1 + exchange) * measured.draws.law.log_steps(np.exp([log]))[0, 0],
-        bounds=(-10.0, 20.0), method="bounded",
-    )  # fmt: skip
-    found = build("least_product", exchange=exchange)([measured])[0]
+
+    def mean(log: float) -> float:
+        logs = log + math.log(span) * np.linspace(-1, 1, 201)
+        return float(np.mean(logs + (1 + exchange) * measured.draws.law.log_steps(np.exp(logs))[0]))
+
+    search = minimize_scalar(mean, bounds=(-10.0, 20.0), method="bounded")
+    found = build("least_product", exchange=exchange, span=span)([measured])[0]
     if SIZES[0] < math.exp(search.x) < SIZES[-1]:
         assert found == pytest.approx(math.exp(search.x), rel=5e-3)
     else:

@@ -237,11 +237,12 @@ def made(critical: float, exponent: float, noise: float, rng: np.random.Generato
 
 def compared(index: int, ratio: float, exponents: tuple[float, float] = (1.0, 1.0)) -> tuple[float, bool]:
     """The probability that the first of two critical batch sizes is larger, and whether the interval of their ratio
-    holds the truth. (With the exponent a the least product is at the critical batch size times (2 a - 1)^(1/a).)"""
+    holds the truth. (With the exponent a it is 2^a - 2^(1 - a) to the power 1/a times where the curve is at
+    twice the fewest steps.)"""
     rng = np.random.default_rng(index)
     noise, places = rng.uniform(0.03, 0.1), [40.0 * ratio, 40.0]
     sizes = [
-        least_product(made(at / (2 * a - 1) ** (1 / a), a, noise, rng, 2 * index + place))
+        least_product(made(at / (2**a - 2 ** (1 - a)) ** (1 / a), a, noise, rng, 2 * index + place))
         for place, (at, a) in enumerate(zip(places, exponents, strict=True))
     ]
     with np.errstate(divide="ignore"):
