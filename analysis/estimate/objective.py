@@ -22,12 +22,6 @@ from analysis.estimate.prior import Line
 from analysis.estimate.studies import Study, one_study
 from analysis.quantities import Array, pooled
 from analysis.read.groups import Group
-from analysis.read.results import Results
-from cbs.errors import ConfigError
-from cbs.trial.record import AT_BUDGET, TrialStatus
-
-# Runs whose last loss is none at their planned end, so that it ranks nothing
-_UNFINISHED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
 
 # The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
 # loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom.
@@ -59,32 +53,6 @@ def final_losses(
     for size, part in rows.groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
         yield int(size), part, study, losses.reindex(study.trials.ravel()).to_numpy(float).reshape(study.trials.shape)
-
-
-def end_studies(results: Results, index: int) -> list[Study]:
-    """Return the studies of the losses of a group whose runs have one evaluation each, in place of steps.
-
-    Raises:
-        ConfigError: if runs of a batch size differ in length, so that their losses do not rank learning rates.
-    """
-    group, rows = results.groups[index], results.of_group(index)
-    ended = ~rows["status"].isin(_UNFINISHED)
-    for size, lengths in rows.loc[ended & (rows["status"] != TrialStatus.DIVERGED), "final_step"].groupby(
-        rows["batch_size"]
-    ):
-        if lengths.max() > lengths.min() * (1 + 2 * AT_BUDGET) + 1:
-            raise ConfigError(
-                f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
-                f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"
-            )
-    sign = -1.0 if group.target.direction == "above" else 1.0
-    values = sign * results.ends.reindex(rows.index[ended]).replace([np.inf, -np.inf], np.nan)
-    studies, tables = [], []
-    for _, _, study, table in final_losses(group, rows, values):
-        if np.isfinite(table).any():
-            studies.append(study)
-            tables.append(table)
-    return loss_studies(studies, tables)[0]
 
 
 def loss_studies(studies: Sequence[Study], losses: Sequence[Array]) -> tuple[list[Study], Scale]:

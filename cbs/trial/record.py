@@ -264,29 +264,6 @@ def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: floa
     return float(values[after - 1] + share * (values[after] - values[after - 1]))
 
 
-def end_mean(along: np.ndarray, values: np.ndarray, end: float) -> float:
-    """Average a curve over its last quarter before a place, on straight lines between evaluations: the mean scatters
-    less over seeds than the last value.
-
-    Args:
-        along: examples seen at every evaluation, increasing and at least to the end.
-        values: the metric there.
-        end: where the quarter ends, in the unit of ``along``.
-
-    Returns:
-        The mean over what was evaluated of it; NaN without an evaluation after the first step.
-    """
-    along, values = along[along > 0], values[along > 0]
-    begin, kept = 0.75 * end, (along > 0.75 * end) & (along < end)
-    ends = [(place, read_off(along, values, place)) for place in (begin, end) if len(along)]
-    points = [(place, value) for place, value in ends if value is not None]
-    points = sorted([*points, *zip(along[kept], values[kept], strict=True)])
-    if len(points) < 2:
-        return points[0][1] if points else math.nan
-    places, heights = np.array(points).T
-    return float(np.trapezoid(heights, places) / (places[-1] - places[0]))
-
-
 def examples_at(step: float, examples: np.ndarray) -> float:
     """Return the examples seen at a step that need not be an integer, interpolated linearly within each step.
 

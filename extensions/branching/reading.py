@@ -23,8 +23,8 @@ from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from analysis.read.results import are_branches, branch_factors
 from cbs.errors import ResultsError
 from cbs.trial.parent import Parent
-from cbs.trial.record import TrialStatus, end_mean, leeway
-from extensions.branching.factors import BranchLosses, FactorCurve, factor_curve
+from cbs.trial.record import TrialStatus, leeway
+from extensions.branching.factors import BranchLosses, FactorCurve, end_mean, factor_curve
 
 _OWN = ("optimizer", "warmup_examples", "source")  # Fields of a parent that distinguish curves of one optimizer
 _ROUNDED = 1e-6  # Relative difference up to which two learning rates or batch sizes count as equal
@@ -41,7 +41,7 @@ class Branched:
         window: number of examples after which losses are compared: the shortest budget of the branches.
         trials: one row per branch: ``factor`` (of the batch size), ``lr_factor``, ``batch_size``, ``lr``, ``seed``,
             ``status``, ``folder``; ``loss`` and ``half`` (at the end of the window and of half of it, lower is better,
-            see :func:`cbs.trial.record.end_mean`: NaN if unknown, infinity for a branch that
+            see :func:`extensions.branching.factors.end_mean`: NaN if unknown, infinity for a branch that
             diverged); and ``start`` (before the first step, NaN if unknown).
     """
 

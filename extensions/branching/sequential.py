@@ -28,8 +28,8 @@ import numpy as np
 from scipy.special import fdtrc, stdtrit
 
 from analysis.quantities import Array
-from cbs.trial.record import TrialResult, TrialStatus, end_mean
-from extensions.branching.factors import BranchLosses
+from cbs.trial.record import TrialResult, TrialStatus
+from extensions.branching.factors import BranchLosses, end_mean
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 

@@ -26,7 +26,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, answers, estimates
 from analysis.estimate.learning_rate_law import Factor, LearningRateLaw, learning_rate_law
-from analysis.estimate.objective import end_studies
+from analysis.estimate.objective import final_losses, loss_studies
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.earlier_command import adding
@@ -35,7 +35,11 @@ from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError
+from cbs.trial.record import AT_BUDGET, TrialStatus
 from cbs.trial.target import Target
+
+# Runs whose last loss is none at their planned end, so that it ranks nothing
+_UNFINISHED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
 
 # Multiples of the batch size for which factors are given
 MULTIPLES = (2, 4, 8)
@@ -118,7 +122,7 @@ def _by_ends(results: Results, index: int, config: AnalysisConfig) -> LearningRa
     """Return the best learning rates of a group by the metric at the only evaluation of each run; such runs have no
     critical batch size, and so no protocols."""
     group = results.groups[index]
-    studies = end_studies(results, index)
+    studies = _end_studies(results, index)
     law = learning_rate_law(studies, config, math.inf)
     answer = Answer(
         group=group,
@@ -132,6 +136,32 @@ def _by_ends(results: Results, index: int, config: AnalysisConfig) -> LearningRa
         advice="",
     )
     return _entry(answer, law, law.inside[-1:], ())
+
+
+def _end_studies(results: Results, index: int) -> list[Study]:
+    """Return the studies of the losses of a group whose runs have one evaluation each, in place of steps.
+
+    Raises:
+        ConfigError: if runs of a batch size differ in length, so that their losses do not rank learning rates.
+    """
+    group, rows = results.groups[index], results.of_group(index)
+    ended = ~rows["status"].isin(_UNFINISHED)
+    for size, lengths in rows.loc[ended & (rows["status"] != TrialStatus.DIVERGED), "final_step"].groupby(
+        rows["batch_size"]
+    ):
+        if lengths.max() > lengths.min() * (1 + 2 * AT_BUDGET) + 1:
+            raise ConfigError(
+                f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
+                f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"
+            )
+    sign = -1.0 if group.target.direction == "above" else 1.0
+    values = sign * results.ends.reindex(rows.index[ended]).replace([np.inf, -np.inf], np.nan)
+    studies, tables = [], []
+    for _, _, study, table in final_losses(group, rows, values):
+        if np.isfinite(table).any():
+            studies.append(study)
+            tables.append(table)
+    return loss_studies(studies, tables)[0]
 
 
 @dataclass(frozen=True)

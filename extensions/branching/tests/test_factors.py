@@ -13,6 +13,7 @@ from extensions.branching.factors import (
     BranchLosses,
     FactorCurve,
     LocalFactor,
+    end_mean,
     factor_curve,
     local_factor,
     published,
@@ -29,6 +30,18 @@ def table(*rows: tuple[float, ...], factors: tuple[float, ...] = (1.0, 2.0, 4.0,
 
 
 LITTLE_NOISE = table(*((0.0, 1e-4 * seed) for seed in range(4)), factors=(1.0, 2.0))
+
+
+def test_the_mean_over_the_last_quarter_is_that_of_straight_lines() -> None:
+    examples = np.array([0.0, 75.0, 80.0, 100.0, 120.0])
+    values = np.array([99.0, 4.0, 2.0, 1.0, 50.0])
+    assert end_mean(examples, values, 100.0) == pytest.approx((5 * 3.0 + 20 * 1.5) / 25)
+    half = np.array([0.0, 50.0, 100.0])  # at 75 in the logarithm
+    start = 4.0 - 3.0 * math.log(1.5) / math.log(2)
+    assert end_mean(half, np.array([9.0, 4.0, 1.0]), 100.0) == pytest.approx((start + 1.0) / 2)
+    assert end_mean(np.array([0.0, 80.0, 100.0]), np.array([9.0, 2.0, 1.0]), 100.0) == pytest.approx(1.5)
+    assert end_mean(np.array([0.0, 99.5]), np.array([9.0, 2.0]), 100.0) == 2.0
+    assert math.isnan(end_mean(np.array([0.0]), np.array([9.0]), 100.0))
 
 
 def test_losses_are_smoothed_with_half_of_the_weight_on_the_newest() -> None:
