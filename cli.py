@@ -312,19 +312,14 @@ def cannot_be_told(error: OSError) -> bool:
     return False
 
 
-def speak_any_language() -> None:
-    """What the locale cannot write is written with escapes; names of files may be anything."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def outcome() -> int:
     """Run the command and return its exit code; one clear line and code 2 for anything a person can put right."""
     # on small matrices, threads of numpy's linear algebra double the work by waiting for one another
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     open_streams()
-    speak_any_language()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be anything, also what the locale cannot write
+            stream.reconfigure(errors="backslashreplace")
     try:
         standing_somewhere()
         neighbours()

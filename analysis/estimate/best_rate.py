@@ -162,7 +162,7 @@ def _one(study: Study, winner: int | None, bottom: Bottom | None, inside: bool) 
     # crossing is interpolated, give or take a quarter of the way, or it is the later one of the two
     gap = np.log1p(-np.where(first, 0.0, np.nan_to_num(late)))
     shift, width = (0.0 * gap, gap / 2) if study.interpolated else (gap / 2, gap)
-    blur = float(np.mean(width[np.isfinite(values)] ** 2)) / 12.0
+    blur = float(np.mean(width[np.isfinite(values)] ** 2)) / 12.0  # the variance of a uniform error of that width
     found = AtBest(
         values=np.where(first, np.nan, values + shift),
         floors=np.where(np.isfinite(values), np.nan, logs_of(study.bound[winner])),

@@ -307,7 +307,7 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             Verdict.EXTRAPOLATED,
             f"{doubts.extrapolated} depends on steps that no batch size measured: take least_product, which does not",
         )
-    if WIDE <= math.exp(min(doubts.width, 700.0)) < math.inf and math.isfinite(doubts.width):
+    if WIDE <= math.exp(min(doubts.width, 700.0)) < math.inf and math.isfinite(doubts.width):  # exp(710) overflows
         ratio = math.exp(doubts.width)
         yield (
             Verdict.TOO_WIDE,

@@ -162,7 +162,8 @@ def draw(
     models = seed_models(x, table[here], labels)
     sigma, likelihood = _noises(models, prior.noise, prior.noise_spread)
     most = np.unravel_index(likelihood.argmax(), likelihood.shape)
-    grid = _grid(every)
+    # curves go on beyond both ends, where their least product may lie
+    grid = np.asarray(every[0] - BEYOND + STEP * np.arange(math.ceil((every[-1] - every[0] + 2 * BEYOND) / STEP) + 1))
     likeliest = models.covariances[most[0]] * sigma[most] ** 2 + extra
     slopes = prior.slopes(grid[:-1], x, models.means[most[0]], likeliest)
     mixture = _Mixture(slopes, x, models, extra)
@@ -224,7 +225,7 @@ def _sudden(slopes: Slopes, chances: Array, log_sizes: Array) -> Break | None:
     # a kink at a batch size shows in the gaps on both sides of it
     other = log_sizes[np.abs(log_sizes - place) >= STEP]
     below, above = np.r_[log_sizes[0], other[other < place]].max(), np.r_[log_sizes[-1], other[other > place]].min()
-    ends = np.exp([below, above]).round(9)
+    ends = np.exp([below, above]).round(9)  # exp(ln 6) is not quite 6
     return Break(kind, float(ends[0]), float(ends[1]), float(chances[which].sum()))
 
 
@@ -358,12 +359,6 @@ def _table(found: Sequence[AtBest]) -> tuple[Array, list[int]]:
     for row, each in zip(table, found, strict=True):
         row[np.searchsorted(labels, each.labels)] = each.values
     return table, labels
-
-
-def _grid(log_sizes: Array) -> Array:
-    """Return ln of the batch sizes at which curves are drawn."""
-    count = math.ceil((log_sizes[-1] - log_sizes[0] + 2 * BEYOND) / STEP)
-    return np.asarray(log_sizes[0] - BEYOND + STEP * np.arange(count + 1))
 
 
 def _noises(models: SeedModels, usual: float, spread_of_usual: float) -> tuple[Array, Array]:

@@ -163,7 +163,9 @@ class StepsPrior:
         before = 1.0 * (edges < kinks[:, None] - STEP / 2)
         lines = np.stack([before * BEFORE[1], (1 - before) * AFTER[1]], axis=2) * self.scale
         of_law = [law for law, *_ in usual] + [0] * len(gaps)
-        chances = np.r_[[weight for *_, weight in usual], _each(JUMPS, len(gaps)), _each(KINKS, len(kinks))]
+        # the places of a jump share its odds, and those of a kink
+        shared = [np.full(len(at), odds / max(len(at), 1)) for at, odds in ((gaps, JUMPS), (kinks, KINKS))]
+        chances = np.r_[[weight for *_, weight in usual], *shared]
         return Slopes(
             edges=edges,
             base=np.r_[[laws[k][0] for k in of_law], -before * BEFORE[0] - (1 - before) * AFTER[0]],
@@ -218,11 +220,6 @@ class StepsPrior:
             (least_squares(residuals, start, jacobian, method="lm") for start in starts), key=lambda each: each.cost
         )
         return float(found.x[1]), float(found.x[2])
-
-
-def _each(odds: float, count: int) -> Array:
-    """Return the odds of each of several places, all alike."""
-    return np.full(count, odds / max(count, 1))
 
 
 def matern(places: Array, length: float) -> Array:

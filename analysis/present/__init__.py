@@ -214,7 +214,9 @@ def _kept(
             free = room - min(FOR_SENTENCES, _height(below, console)) - _gap(kept)
             count = _rows_within(shown, free, console, least=0 if kept else 1)
             left["row"] += len(rows) - count
-            doubted += Counter(_verdicts(replace(shown, rows=rows[count:])))
+            verdicts = [column for column in shown.columns if column.heading == VERDICT]
+            said_of = (column.cell(row)[0] for column in verdicts for row in rows[count:])
+            doubted += Counter(verdict for verdict in said_of if verdict != Verdict.OK)
             if not count:
                 left["sentence"] += len(sentences)
                 continue
@@ -228,13 +230,6 @@ def _kept(
                 left["sentence"] += 1
         kept += said if shown is None else [replace(shown, lines=said)]
     return kept, left, doubted
-
-
-def _verdicts(table: Table) -> Iterator[str]:
-    """Yield the verdicts of rows that are not ``ok``."""
-    for column in table.columns:
-        if column.heading == VERDICT:
-            yield from (text for row in table.rows if (text := column.cell(row)[0]) != Verdict.OK)
 
 
 def _gap(kept: Sequence[Table | str]) -> int:

@@ -53,9 +53,6 @@ class LARS(TrustRatioOptimizer):
         foreach: ``False`` updates tensor by tensor.
         capturable: whether a step must not wait for the device.
 
-    Raises:
-        ValueError: if a value is invalid.
-
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
         >>> weight.grad = torch.tensor([0.0, 2.0])  # the norms are 5 and 2

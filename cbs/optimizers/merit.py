@@ -106,9 +106,6 @@ class MERIT(AdamTrustRatio):
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
         foreach: ``False`` updates tensor by tensor.
         capturable: whether a step must not wait for the device.
-
-    Raises:
-        ValueError: if a value is invalid.
     """
 
     def __init__(

@@ -118,7 +118,8 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     """
     patterns = isinstance(matrices, list | tuple) and matrices and all(isinstance(one, str) for one in matrices)
     if not patterns and not (isinstance(matrices, str) and matrices in TAKEN):
-        raise ValueError(f"matrices must be {_choices()} or a list of patterns, got {matrices!r}")
+        names = ", ".join(f'"{name}"' for name in TAKEN)
+        raise ValueError(f"matrices must be {names} or a list of patterns, got {matrices!r}")
     rule = kinds(model)
     asked = TAKEN["kernels" if matrices == "kernels" or matrices[0] == "kernels" else "hidden"]
     taken = _matched(model, [matrices] if isinstance(matrices, str) else matrices, rule)
@@ -188,10 +189,6 @@ def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, KindRule
 
 def _can_be_matrix(param: nn.Parameter, rule: dict[int, KindRule]) -> bool:
     return param.ndim == 2 or rule[id(param)][0] in ("experts", "kernel")
-
-
-def _choices() -> str:
-    return ", ".join(f'"{name}"' for name in TAKEN)
 
 
 def _refusal(pattern: str, problem: str, names: Sequence[str]) -> ValueError:

@@ -32,9 +32,6 @@ def sgd(
 
     torch's form: ``buffer <- momentum * buffer + g`` and ``w <- w - lr * buffer``, so under a constant gradient steps
     tend to ``lr / (1 - momentum)`` times the gradient. Weight decay is added to the gradient.
-
-    Raises:
-        ValueError: if an option is invalid.
     """
     check_decay("momentum", momentum)
     params = trainable(model)
@@ -60,9 +57,6 @@ class SignSGD(CheckedOptimizer):
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate.
         weight_decay: decoupled weight decay.
-
-    Raises:
-        ValueError: if an option is invalid.
     """
 
     def __init__(self, params: ParamsT, lr: float = 1e-3, *, weight_decay: float = 0.0) -> None:

@@ -193,7 +193,7 @@ def parse_amount(text: str) -> int:
 
 def _amount(digits: str, unit: str, text: str) -> int:
     amount = Decimal(digits) * _SUFFIXES[unit.upper()]
-    if len(digits) > 18 or amount > 10**18:
+    if len(digits) > 18 or amount > 10**18:  # numbers of examples are stored with 64 bits
         raise ConfigError(f"{text!r} is too large; the limit is 1e18")
     if amount != int(amount):
         raise ConfigError(f"{text!r} is not a whole number of examples or tokens")

@@ -195,7 +195,9 @@ class NoiseScalePart(Part):
         return f"{UNMEASURED}{why}" if why else ""
 
     def begin(self, step: TrainingStep) -> None:
-        self._plan(step.stage.batch_size)
+        if step.stage.batch_size != self._batch_size:
+            self._batch_size = step.stage.batch_size
+            self.measured.plan(self._batch_size)
         self._steps = self._before + step.number
 
     def before_step(self, step: TrainingStep) -> None:
@@ -220,11 +222,6 @@ class NoiseScalePart(Part):
         """Continue from the first step on as the trial would have that returned ``state`` from :meth:`state`."""
         self._before = self._steps = state["steps"]
         self.measured.start_at(self._steps, state["source"], state["stopped"])
-
-    def _plan(self, batch_size: int) -> None:
-        if batch_size != self._batch_size:
-            self._batch_size = batch_size
-            self.measured.plan(batch_size)
 
 
 def chosen(choice: Choice, *, compiled: bool, ranks: Ranks) -> Choice:

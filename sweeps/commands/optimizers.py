@@ -69,7 +69,10 @@ def command(
         shown = [entry.to_json() for entry in entries]
         for row in shown:
             if row["name"] in routings:
-                row["routing"] = catalogue.routing_json(routings[row["name"]])
+                routes = routings[row["name"]].routes
+                row["routing"] = {
+                    each.name: {"part": catalogue.part_of(each.is_matrix), "why": each.reason} for each in routes
+                }
         typer.echo(json.dumps(shown, indent=2, allow_nan=False))
         return
     out = console()

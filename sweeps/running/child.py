@@ -137,7 +137,9 @@ class Child:
                     silent, self._heard = 0.0, True
                     if kind == "said":
                         heard(content)
-                        self._forget()
+                        # a function that writes much must not fill the disk
+                        if os.fstat(self._log.fileno()).st_size > _MOST_LOG:
+                            self._log.truncate(0)
                     elif kind == "raised":
                         raise content
                     else:
@@ -159,11 +161,6 @@ class Child:
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - _TAIL))
         return [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
-
-    def _forget(self) -> None:
-        """Empty the log if it is long, so that a function that writes much does not fill the disk."""
-        if os.fstat(self._log.fileno()).st_size > _MOST_LOG:
-            self._log.truncate(0)
 
     def kill(self) -> None:
         """Kill the child and all processes that it started; a call that waits for it raises :class:`Died`."""

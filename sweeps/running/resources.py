@@ -158,4 +158,4 @@ def _nodes() -> list[dict[str, float]]:
 def _holds(node: dict[str, float], cpus: int, gpus: float) -> int:
     """Return how many trials fit on a node."""
     held = int(node.get("CPU", 0) // cpus)
-    return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held
+    return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held  # 0.3 / 0.1 rounds to less than 3

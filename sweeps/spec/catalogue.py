@@ -90,7 +90,7 @@ def state_bytes_per_parameter(name: str) -> float:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = GPT(SIZES[REFERENCE_SIZE], _VOCABULARY)
-        batch = torch.randint(_VOCABULARY, (2, 9))
+        batch = torch.randint(_VOCABULARY, (2, 9))  # of any size: the state depends on the parameters alone
         optimizer = build_optimizer(Choice(name=name), model, OPTIMIZERS[name].lr_grid[0])
         if isinstance(optimizer, ProblemOptimizer):
             optimizer.attach(Problem(model=model, outputs=_outputs, output_losses=_losses, curvature_sample=_sample))
@@ -208,14 +208,10 @@ def routing_table(routing: Routing) -> RenderableType:
         table.add_column(column, overflow="fold")
     for row in routing.routes:
         shape = " x ".join(map(str, row.parameter.shape))
-        table.add_row(Text(row.name), shape, _part(row.is_matrix), row.reason)
+        table.add_row(Text(row.name), shape, part_of(row.is_matrix), row.reason)
     return table
 
 
-def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
-    """Return the content of :func:`routing_table` as plain dictionaries, by parameter."""
-    return {row.name: {"part": _part(row.is_matrix), "why": row.reason} for row in routing.routes}
-
-
-def _part(is_matrix: bool) -> str:
+def part_of(is_matrix: bool) -> str:
+    """Return the part of the optimizer that trains a parameter, in a word."""
     return "matrix" if is_matrix else "rest"

@@ -37,15 +37,12 @@ class PerfectScalingEnd(Definition):
     tolerance: float = 0.1
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
-        sizes, (excess, last) = samples[at].batch_sizes, self._last(samples[at])
+        sizes, examples = samples[at].batch_sizes, samples[at].log_examples
+        excess = examples - examples[:, :1]
+        on = excess <= math.log1p(self.tolerance) + ROUNDING
+        last = on.shape[1] - 1 - on[:, ::-1].argmax(axis=1)
         after = np.minimum(last + 1, len(sizes) - 1)
         return np.where(after > last, crossing(sizes, excess, last, after, self.tolerance), np.inf)
-
-    def _last(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
-        """Return the log excess over the line, and the index ``[R]`` of the largest batch size on it (0 at least)."""
-        excess = sample.log_examples - sample.log_examples[:, :1]
-        on = excess <= math.log1p(self.tolerance) + ROUNDING
-        return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
 
     def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
         sizes = samples[at].batch_sizes
@@ -76,14 +73,11 @@ class Saturation(Definition):
     tolerance: float = 0.1
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
-        sizes, (excess, first) = samples[at].batch_sizes, self._first(samples[at])
+        sizes, steps = samples[at].batch_sizes, samples[at].log_steps
+        excess = steps - steps.min(axis=1, keepdims=True)
+        first = (excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1)
         start = crossing(sizes, excess, first, np.maximum(first - 1, 0), self.tolerance)
         return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, start))
-
-    def _first(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
-        """Return the log excess over the fewest steps, and the index ``[R]`` of the smallest saturated batch size."""
-        excess = np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
-        return excess, np.asarray((excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
 
     def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
         sizes = samples[at].batch_sizes

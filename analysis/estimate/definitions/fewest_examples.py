@@ -68,13 +68,9 @@ class TokenOptimal(Definition):
     tolerance: float = 0.0
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
-        fewest = self._fewest(samples[at])
+        examples, limit = samples[at].log_examples, math.log1p(self.tolerance) + ROUNDING
+        fewest = examples <= examples.min(axis=1, keepdims=True) + limit
         return np.asarray(samples[at].batch_sizes[fewest.shape[1] - 1 - fewest[:, ::-1].argmax(axis=1)])
-
-    def _fewest(self, sample: CurveSample) -> np.ndarray:
-        examples = sample.log_examples
-        limit = math.log1p(self.tolerance) + ROUNDING
-        return np.asarray(examples <= examples.min(axis=1, keepdims=True) + limit)
 
     def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
         sizes = samples[at].batch_sizes

@@ -101,7 +101,7 @@ class GPT(nn.Module):
         self.positions = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(TransformerBlock(shape, scale) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=shape.biases)
-        self._initialise(fixed_std)
+        initialise(self, shape.layers, fixed_std)
         # On the meta device a Linear draws no random numbers.
         self.head = nn.Linear(shape.width, vocab_size, bias=False, device="meta")
         self.head.weight = self.tokens.weight
@@ -129,17 +129,18 @@ class GPT(nn.Module):
         """Return how every parameter grows with the width; the tied head counts as output."""
         return model_widths(self, self.width_ratio)
 
-    def _initialise(self, fixed_std: bool) -> None:
-        depth_scale = 1.0 / math.sqrt(2.0 * self.shape.layers)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=EMBEDDING_STD)
-            elif isinstance(module, nn.Linear):
-                scale = depth_scale if name.endswith("_out") else 1.0
-                std = EMBEDDING_STD if fixed_std else 1.0 / math.sqrt(module.in_features)
-                nn.init.normal_(module.weight, std=scale * std)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+
+def initialise(model: nn.Module, layers: int | None, fixed_std: bool) -> None:
+    """Draw embeddings and matrices as :class:`GPT` says; ``layers`` is L, ``None`` for no division by it."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=EMBEDDING_STD)
+        elif isinstance(module, nn.Linear):
+            scale = 1.0 / math.sqrt(2.0 * layers) if layers and name.endswith("_out") else 1.0
+            std = EMBEDDING_STD if fixed_std else 1.0 / math.sqrt(module.in_features)
+            nn.init.normal_(module.weight, std=scale * std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def model_widths(model: nn.Module, ratio: float) -> dict[str, Width]:

@@ -1,6 +1,5 @@
 """A decoder-only transformer like Llama: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from cbs.optimizers.widths import Width
-from cbs.workloads.text_parts.gpt import EMBEDDING_STD, BaseModel, GPTShape, attention_scale, model_widths
+from cbs.workloads.text_parts.gpt import EMBEDDING_STD, BaseModel, GPTShape, attention_scale, initialise, model_widths
 
 EPS = 1e-6  # as LlamaConfig of transformers
 
@@ -90,12 +89,7 @@ class Llama(nn.Module):
             LlamaBlock(shape, attention_scale(shape.head_size, base)) for _ in range(shape.layers)
         )
         self.norm = nn.RMSNorm(shape.width, eps=EPS)
-        nn.init.normal_(self.tokens.weight, std=EMBEDDING_STD)
-        depth_scale = 1.0 if fixed_std else 1.0 / math.sqrt(2.0 * shape.layers)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                std = EMBEDDING_STD if fixed_std else 1.0 / math.sqrt(module.in_features)
-                nn.init.normal_(module.weight, std=std * (depth_scale if name.endswith("_out") else 1.0))
+        initialise(self, None if fixed_std else shape.layers, fixed_std)
         if shape.tied:
             self.head = nn.Linear(shape.width, vocab_size, bias=False, device="meta")
             self.head.weight = self.tokens.weight

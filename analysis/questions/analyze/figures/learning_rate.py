@@ -18,6 +18,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study, options_of
 from analysis.present import style
 from analysis.present.figures import figure, tidy
+from analysis.present.figures.of_answers import of_each
 from analysis.present.findings import Analysis
 from cbs.registry.values import is_number
 from cbs.trial.record import TrialStatus
@@ -155,17 +156,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.label_ends(axes, ends)
 
 
-def compute_tuned(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return one row per optimizer, batch size, learning rate and value of the first tuned option that is a number.
+def tuned_rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield one row per batch size, learning rate and value of the first tuned option that is a number.
 
     ``outcome`` is one of ``reached`` (by every seed), ``reached by some seeds``, ``missed`` and ``diverged``; ``best``
     is true for the best pair.
     """
-    return tidy([row for answer in answers for row in _tuned_rows(answer)], _TUNED)
-
-
-def _tuned_rows(answer: Answer) -> Iterator[dict[str, Any]]:
-    about = {"target": str(answer.target), "example_unit": answer.group.example_unit}
     for study, point in zip(answer.studies, answer.points, strict=True):
         option = _option(study)
         for row, tuned in enumerate(study.tuned) if option else ():
@@ -175,11 +171,9 @@ def _tuned_rows(answer: Answer) -> Iterator[dict[str, Any]]:
                 outcome = "reached" if seeds["seeds_reached"] == seeds["seeds"] else "reached by some seeds"
             value = float(options_of(tuned)[option])
             best = point.best_lr == study.lrs[row] and point.tuned == tuned
-            where = {"optimizer": answer.group.optimizer, "batch_size": study.batch_size, "option": option}
-            panel = f"{answer.group.optimizer}, B={study.batch_size}"
-            yield (
-                where | {"panel": panel, "lr": study.lrs[row], "value": value, "outcome": outcome, "best": best} | about
-            )
+            where = {"batch_size": study.batch_size, "panel": f"{answer.group.optimizer}, B={study.batch_size}"}
+            pair = {"option": option, "lr": study.lrs[row], "value": value}
+            yield where | pair | {"outcome": outcome, "best": best}
 
 
 def _option(study: Study) -> str:
@@ -193,7 +187,7 @@ def _option(study: Study) -> str:
     "tuned_option",
     of=Analysis,
     main=False,
-    compute=compute_tuned,
+    compute=of_each(tuned_rows, _TUNED),
     panel="panel",
     title="Learning rate against another tuned option",
     caption="Every pair of a learning rate and of another option that was tuned, at every batch size B in "
