@@ -7,7 +7,6 @@ rate. The fraction of the data that it costs is 1 - E'/E, and for the same loss 
 steps for every step of the larger one, which is B'/B if nothing is lost.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -290,16 +289,12 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
                 larger=large,
                 loss=Quantity.of_draws(rows, confidence),
                 data=data,
-                steps=data.mapped(functools.partial(_steps_ratio, large / small), falling=True),
+                # E'/B over E/B', where E'/E is 1 less the data it costs
+                steps=data.mapped(lambda share, sizes=large / small: (1 - share) * sizes, falling=True),  # type: ignore[misc]
                 remark=source if data.value is None else "",
             )
         )
     return tuple(costs)
-
-
-def _steps_ratio(sizes: float, data: float) -> float:
-    """Return the steps E'/B of the smaller batch over E/B' of the larger one, where E'/E is 1 - ``data``."""
-    return (1 - data) * sizes
 
 
 def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:

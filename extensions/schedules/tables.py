@@ -121,7 +121,7 @@ def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str
     columns = (
         Column("optimizer", "source.optimizer"),
         Column("name"),
-        Column("", _name, "batch sizes, learning rate", name=True),
+        Column("", lambda plan, *_: plan.name + " *" * plan.recommended, "batch sizes, learning rate", name=True),
         Column("recommended"),
         Column("batch_sizes", _sizes, "from – to"),
         Column("", _lrs, "learning rate"),
@@ -145,10 +145,6 @@ def _ends(stage: PlannedStage, _: object) -> Interval:
 def _sizes(outcome: PlanOutcome, *_: object) -> str:
     first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
     return f"{first:,}" if first == last else f"{first:,} – {last:,}"
-
-
-def _name(outcome: PlanOutcome, *_: object) -> str:
-    return f"{outcome.name} *" if outcome.recommended else outcome.name
 
 
 def _lrs(outcome: PlanOutcome, *_: object) -> str:

@@ -10,7 +10,7 @@ from analysis.formatting import DASH, number, percent, share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, quantity
 from analysis.quantities import OPEN
-from extensions.theory.quadratic import QuadraticAnswer, Row, label
+from extensions.theory.quadratic import QuadraticAnswer, label
 from extensions.theory.temperature import Temperature
 
 EXACT = (
@@ -69,18 +69,14 @@ def _around(answer: Answer) -> str:
 
 def steps(answer: QuadraticAnswer) -> Table:
     """Return a table with one row per optimizer and batch size."""
-
-    def slowness(row: Row) -> float | None:
-        return None if row.best_momentum is None else 1.0 - row.best_momentum
-
-    tuned = any(row.best_momentum is not None for row in answer.rows)
+    slowness = "1 - momentum or decay" if any(row.best_momentum is not None for row in answer.rows) else ""
     columns = (
         Column("optimizer", label, "optimizer", name=True),
         Column("power"),
         Column("batch_size", heading="batch size", name=True),
         Column("steps", heading="steps"),
         Column("best_lr", heading="best learning rate"),
-        Column("best_momentum", slowness, "1 - momentum or decay" if tuned else ""),
+        Column("best_momentum", lambda row: None if row.best_momentum is None else 1 - row.best_momentum, slowness),
         Column("lower_bound", lambda row: answer.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
     title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"
