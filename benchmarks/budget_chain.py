@@ -88,14 +88,11 @@ def judged(folder: Path, index: int) -> dict[str, Any]:
     right = judgement(found.equivalence, SIZES[int(least.argmin())], largest, excess, margin)
     wrong = right.pop("wrong")
     losses = [holds(size.metric.interval, each) for size, each in zip(found.sizes, least, strict=True)]
-    low, high = found.equivalence.largest_within.interval
     return {
         "loss": float(np.mean(losses)),
         **right,
         "ok": found.verdict == "ok",
         "silent": wrong and found.verdict == "ok",
-        "within": [low, found.equivalence.largest_within.value, high],
-        "losses": [[size.metric.value, *size.metric.interval] for size in found.sizes],
     }
 
 

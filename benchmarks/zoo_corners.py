@@ -30,7 +30,7 @@ from benchmarks.zoo_entry import (
     small,
     words,
 )
-from benchmarks.zoo_layers import NanoGPT, mlp
+from benchmarks.zoo_layers import LowRank, NanoGPT, mlp
 from benchmarks.zoo_loops import OwnLoss
 
 
@@ -169,19 +169,6 @@ CORNERS = {
     "a forward pass more": Entry(build=mlp, batch=features(12), loss=with_a_look),
     "a target without gradients": Entry(build=lambda: NanoGPT(0), batch=words(), loss=with_target),
 }
-
-
-class LowRank(nn.Module):
-    """A frozen linear layer and two bare factors beside it."""
-
-    def __init__(self, rows: int, columns: int, rank: int = 2) -> None:
-        super().__init__()
-        self.frozen = nn.Linear(rows, columns).requires_grad_(False)
-        self.a = nn.Parameter(torch.randn(rank, rows) / 4)
-        self.b = nn.Parameter(torch.randn(columns, rank) / 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.frozen(x) + (x @ self.a.T) @ self.b.T * 2.0
 
 
 class Symmetric(nn.Module):

@@ -30,11 +30,6 @@ from benchmarks.zoo_entry import (
 )
 
 
-class Norm(nn.GroupNorm):
-    def __init__(self, channels: int) -> None:
-        super().__init__(2, channels)
-
-
 class Residual(nn.Module):
     def __init__(self, channels: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -127,16 +122,17 @@ class NanoGPT(nn.Module):
         return self.head(self.norm(self.blocks(inputs)))
 
 
-class Adapted(nn.Module):
-    """A frozen linear layer beside a trained one of low rank, whose second factor has left zero."""
+class LowRank(nn.Module):
+    """A frozen linear layer and two bare factors beside it, as of an adapter whose second factor has left zero."""
 
-    def __init__(self, width: int, rank: int = 2) -> None:
+    def __init__(self, rows: int, columns: int, rank: int = 2) -> None:
         super().__init__()
-        self.frozen = nn.Linear(width, width).requires_grad_(False)
-        self.a, self.b = nn.Parameter(torch.randn(rank, width) / width), nn.Parameter(torch.randn(width, rank) / width)
+        self.frozen = nn.Linear(rows, columns).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, rows) / 4)
+        self.b = nn.Parameter(torch.randn(columns, rank) / 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.frozen(x) + x @ self.a.t() @ self.b.t()
+        return self.frozen(x) + (x @ self.a.T) @ self.b.T * 2.0
 
 
 def mlp() -> nn.Sequential:
@@ -195,12 +191,14 @@ LAYERS = {
         build=lambda: nn.Sequential(mlp(), nn.Dropout(0.3), nn.Linear(CLASSES, CLASSES)), **PLAIN, **RANDOM
     ),
     "adapter of low rank": Entry(
-        build=lambda: nn.Sequential(Adapted(12), nn.Tanh(), Adapted(12), nn.Linear(12, CLASSES)), **PLAIN
+        build=lambda: nn.Sequential(LowRank(12, 12), nn.Tanh(), LowRank(12, 12), nn.Linear(12, CLASSES)), **PLAIN
     ),
     "spectral norm": Entry(build=lambda: normed(parametrizations.spectral_norm), **PLAIN),
     "weight norm": Entry(build=lambda: normed(parametrizations.weight_norm), **PLAIN),
     "weight norm, old hooks": Entry(build=lambda: normed(nn.utils.weight_norm), **PLAIN),
-    "ResNet, GroupNorm": Entry(build=lambda: ResNet(Norm), **IMAGES, blocks=("blocks.0", "blocks.2")),
+    "ResNet, GroupNorm": Entry(
+        build=lambda: ResNet(lambda c: nn.GroupNorm(2, c)), **IMAGES, blocks=("blocks.0", "blocks.2")
+    ),
     "ResNet, BatchNorm": Entry(build=lambda: ResNet(nn.BatchNorm2d), **IMAGES),
     "ResNet, BatchNorm in eval": Entry(build=lambda: ResNet(nn.BatchNorm2d, frozen=True), **IMAGES),
     "ResNet, InstanceNorm": Entry(build=lambda: ResNet(lambda c: nn.InstanceNorm2d(c, affine=True)), **IMAGES),

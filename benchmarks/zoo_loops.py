@@ -342,13 +342,9 @@ def preferred(model: nn.Module, batch: Batch) -> Tensor:
     return -functional.logsigmoid(better - worse).mean()
 
 
-def of_pairs(batch: Batch) -> Tensor:
-    pairs = len(batch["x"]) // 2
-    return torch.full((pairs,), 1.0 / pairs)
-
-
 PAIRED: dict[str, Any] = {
-    "build": mlp, "batch": behind, "loss": preferred, "group": paired, "shares": of_pairs, "skips": ("trainer",),
+    "build": mlp, "batch": behind, "loss": preferred, "group": paired, "skips": ("trainer",),
+    "shares": functools.partial(shares, members=2),
 }  # fmt: skip
 
 GROUPS = {

@@ -115,16 +115,12 @@ def record(answer: Answer) -> dict[str, Any]:
         "critical": answer.critical,
         "min_steps": answer.min_steps,
         "min_examples": hyperbola.min_examples if hyperbola else UNKNOWN,
-        "hyperbola_critical": hyperbola.critical_batch_size if hyperbola else UNKNOWN,
-        "exponent": answer.exponent,
     }
     return {
         "estimates": {
             name: {"value": quantity.value, "interval": list(quantity.interval)} for name, quantity in found.items()
         },
         "verdict": str(answer.verdict),
-        "advice": answer.advice,
-        "deviation": None if answer.draws is None else answer.draws.deviation,
         "points": [
             {
                 "batch_size": point.batch_size,
