@@ -8,14 +8,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter, separation
 from cbs.noise_scale.batch_constants import BatchConstants
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.separation import Separation, alike
-from tests.noise_scale.loops import EXAMPLES, SIZE, TOKENS, Batch, batch, classifier, line, points, run, tokens
+from tests.noise_scale.loops import (
+    EXAMPLES,
+    SIZE,
+    TOKENS,
+    Batch,
+    batch,
+    classifier,
+    line,
+    many_labels,
+    points,
+    run,
+    tokens,
+)
 from tests.noise_scale.test_shared_by_batch import labelled, mixed, of_mixed, rearranged, spelled_out, with_targets
 
 UNEVEN = "divided by the sum of its own batch's weights"
@@ -173,15 +185,6 @@ def test_numbers_that_are_counts_in_every_other_batch_are_none(ever: bool) -> No
         numbers = torch.tensor([1, 2, 2, 1] if ever or step % 2 else [1, 2, 1, 1])
         constants.add([(of_output / numbers).sum()], [get_gradient_edge(of_output)], 4)
     assert (COUNTED in constants.found) == ever
-
-
-ROWS = torch.arange(EXAMPLES)[:, None]
-
-
-def many_labels(output: Tensor) -> Tensor:
-    """A quarter of the examples have all four labels."""
-    labels = (len(output) > 4 * ROWS[: len(output)]).expand(-1, 4).float()
-    return binary_cross_entropy_with_logits(output, labels, reduction="none").sum(1).mean()
 
 
 def test_labels_as_many_as_examples_are_no_weights_where_batches_differ_in_size() -> None:

@@ -11,7 +11,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
-from tests.noise_scale.loops import EXAMPLES, batch
+from tests.noise_scale.loops import EXAMPLES, ROWS, batch, many_labels
 
 
 class Anything(nn.Module):
@@ -96,7 +96,6 @@ def terms(output: Tensor) -> Tensor:
     return output.square()
 
 
-ROWS = torch.arange(EXAMPLES)[:, None]
 SEEN = (torch.arange(EXAMPLES * 4).view(-1, 4) % 7 < 5) & (torch.arange(4) <= ROWS)
 """Which tokens of padded sequences count: 41 of 64."""
 LABELS = torch.arange(EXAMPLES) % 5 % 4
@@ -110,12 +109,6 @@ def seen(step: int) -> Tensor:
 
 def positives(output: Tensor, number: int) -> Tensor:
     return binary_cross_entropy_with_logits(output[:, 0], (ROWS[:, 0] < number).float())
-
-
-def many_labels(output: Tensor) -> Tensor:
-    """A quarter of the examples have all four labels."""
-    labels = (len(output) > 4 * ROWS[: len(output)]).expand(-1, 4).float()
-    return binary_cross_entropy_with_logits(output, labels, reduction="none").sum(1).mean()
 
 
 DIVIDED: dict[str, Callable[[Tensor, int], Tensor]] = {

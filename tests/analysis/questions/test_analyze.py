@@ -1,7 +1,6 @@
 """From a folder of results to a report: numbers, verdicts, JSON and files."""
 
 import dataclasses
-import io
 import json
 import math
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 import jsonschema
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from analysis import Analysis, analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.trial.target import Target
+from tests.analysis.present.test_answers import printed
 from tests.factories import TARGET, Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)
@@ -93,12 +92,6 @@ def run(path: Path, *, targets: Any = None, suggestions: bool = False, **config:
 
 def written(found: Analysis, folder: Path) -> tuple[Path, ...]:
     return present.write(found, folder, figures=None)
-
-
-def printed(found: Analysis, width: int = 100, **options: Any) -> str:
-    console = Console(width=width, file=io.StringIO())
-    present.show(found, console, **options)
-    return console.file.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,10 @@ from cbs.trial.config import Choice
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 
 
-def bound(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Geometry:
-    geometry = GEOMETRIES["preconditioned"]()
+def bound(
+    parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None = None, name: str = "preconditioned"
+) -> Geometry:
+    geometry = GEOMETRIES[name]()
     geometry.bind(parameters, optimizer)
     return geometry
 
@@ -118,13 +120,7 @@ def test_optimizers_without_a_second_moment_are_refused() -> None:
         with pytest.raises(ConfigError, match=f"needs a second moment.*{type(optimizer).__name__} keeps none"):
             bound([parameter], optimizer)
     with pytest.raises(ConfigError, match="pass the optimizer"):
-        GEOMETRIES["preconditioned"]().bind([parameter], None)
-
-
-def bound_nuclear(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None = None) -> Geometry:
-    geometry = GEOMETRIES["nuclear"]()
-    geometry.bind(parameters, optimizer)
-    return geometry
+        bound([parameter])
 
 
 def parameters() -> list[nn.Parameter]:
@@ -138,7 +134,7 @@ def covered(geometry: Geometry) -> list[bool]:
 def test_counts_what_muon_takes() -> None:
     model = GPT(SIZES["30k"], 128)
     every = list(model.parameters())
-    geometry = bound_nuclear(every, build_optimizer(Choice(name="muon"), model, 0.01))
+    geometry = bound(every, build_optimizer(Choice(name="muon"), model, 0.01), "nuclear")
     hidden = {id(parameter) for parameter in route(model).matrices}
     assert [geometry.covers(index) for index in range(len(every))] == [id(entry) in hidden for entry in every]
     assert hidden
@@ -152,7 +148,7 @@ def test_kernels_count_where_the_optimizer_takes_them() -> None:
 
     # a vector in the hands of a spectral optimizer has no singular values to speak of
     parts = [OwnMuon([every[0], every[1], every[3]], lr=0.1), torch.optim.AdamW([every[2]])]
-    geometry = bound_nuclear(every, CompositeOptimizer(parts))
+    geometry = bound(every, CompositeOptimizer(parts), "nuclear")
     assert covered(geometry) == [True, False, False, True]
     kernels = torch.randn(2, 4, 3, 2, 2).double()
     flat = kernels.view(2, 4, 12)
@@ -161,7 +157,7 @@ def test_kernels_count_where_the_optimizer_takes_them() -> None:
 
 def test_nothing_to_measure_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="none of the 1 parameter tensors is one; use 'l2' or 'l1'"):
-        bound_nuclear([nn.Parameter(torch.zeros(3))])
+        bound([nn.Parameter(torch.zeros(3))], name="nuclear")
 
 
 class Spectral(nn.Module):
