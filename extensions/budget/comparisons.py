@@ -290,7 +290,7 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
                 loss=Quantity.of_draws(rows, confidence),
                 data=data,
                 # E'/B over E/B', where E'/E is 1 less the data it costs
-                steps=data.mapped(lambda share, sizes=large / small: (1 - share) * sizes, falling=True),  # type: ignore[misc]
+                steps=data.mapped(lambda share: 1 - share, falling=True).times(large / small),
                 remark=source if data.value is None else "",
             )
         )
