@@ -150,10 +150,6 @@ class Axes:
         studies = [StudyKey(text, batch_size) for text in self.curves for batch_size in self.batch_sizes]
         return {study: StagedStudy(study, 0, self.seeds) for study in studies}
 
-    def seeds_of(self, study: StudyKey) -> tuple[int, ...]:
-        """Return the seeds of a study, increasing."""
-        return self.plans[study].seeds
-
     def pooled(self, choice: Choice) -> Choice:
         """Return an optimizer without its tuned options, under which an analysis pools all their values."""
         tuned: Sequence[str] = self.tuned.get(choice.name, ())

@@ -326,7 +326,7 @@ def test_rounds_that_were_decided_run_nothing_whatever_came_later(one: Precision
 
     def watched(part: Sweep) -> Search:
         yielded.append(
-            {("adamw", study.batch_size, seed) for study in part.studies() for seed in part.axes.seeds_of(study)}
+            {("adamw", study.batch_size, seed) for study in part.studies() for seed in part.axes.plans[study].seeds}
         )
         return train(part)
 
