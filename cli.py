@@ -287,18 +287,6 @@ def open_streams() -> None:
         sys.stderr = sys.__stderr__ = open(os.dup(2), "w", buffering=1, encoding=encoding)  # type: ignore[misc] # noqa: SIM115
 
 
-def standing_somewhere() -> None:
-    """Check that the folder in which this was started is there; libraries that are loaded end the process otherwise.
-
-    Raises:
-        ConfigError: if it is gone.
-    """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise ConfigError(f"the current folder is gone ({reason(error)}); change to one that exists") from None
-
-
 def cannot_be_told(error: OSError) -> bool:
     """Whether an error is that standard output takes nothing, not even the end of a line, as on a full disk; what is
     still to be written there is dropped then."""
@@ -321,7 +309,10 @@ def outcome() -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files may be anything, also what the locale cannot write
             stream.reconfigure(errors="backslashreplace")
     try:
-        standing_somewhere()
+        try:
+            os.getcwd()  # libraries that are loaded end the process where it is gone
+        except OSError as error:
+            raise ConfigError(f"the current folder is gone ({reason(error)}); change to one that exists") from None
         neighbours()
         _, others = intervals_first(sys.argv[1:])
         status = application(next(iter(others), None))(standalone_mode=False)

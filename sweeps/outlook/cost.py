@@ -161,7 +161,9 @@ class _Timing:
     def of(self, optimizer: str, share: float) -> StepCost:
         """Measure the cost of one optimizer in about ``share`` seconds."""
         until = time.monotonic() + share
-        untried = self._sizes()
+        smallest, largest = self.sweep.axes.batch_sizes[0], self.sweep.axes.batch_sizes[-1]
+        # both ends of the sweep, and smaller ones from a single example upwards
+        untried = sorted({*(4**power for power in range(7) if 4**power < largest), smallest, largest})
         timed: dict[int, float] = {}
         while untried:
             batch_size = untried[0]
@@ -196,12 +198,6 @@ class _Timing:
             config = self.sweep.trial_at(Cell(optimizer, EXAMPLES, 0), self.sweep.lr_grid(optimizer)[0])
             for doubt in doubts(dataclasses.replace(config, probe=None, batch_schedule=None), self.workload):
                 yield f"workload {self.sweep.trial.workload.name!r}: {doubt}"
-
-    def _sizes(self) -> list[int]:
-        """Return the batch sizes to time: both ends of the sweep, and smaller ones from a single example upwards."""
-        smallest, largest = self.sweep.axes.batch_sizes[0], self.sweep.axes.batch_sizes[-1]
-        between = [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size < largest]
-        return sorted({*between, smallest, largest})
 
     def _step(self, optimizer: str, batch_size: int) -> float:
         """Return the seconds of a step, the minimum of a few; a very slow step is not repeated."""

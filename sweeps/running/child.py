@@ -234,16 +234,11 @@ def main(descriptor: int) -> None:
     """Entry point of a child process."""
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
-    _die_with_parent()
-    Channel(Connection(descriptor)).serve()
-
-
-def _die_with_parent() -> None:
-    """On Linux, make the system kill this process when its parent dies, even if it hangs inside C code."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # the system kills this process when its parent dies, even if it hangs inside C code
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    Channel(Connection(descriptor)).serve()
 
 
 def _place(lines: list[str]) -> str:

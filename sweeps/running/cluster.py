@@ -123,7 +123,10 @@ class Engine:
         self._error: BaseException | None = None
         if resources.address is not None:
             return
-        check_limits()
+        for name, (least, of) in _LEAST.items():
+            limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+            if limit != resource.RLIM_INFINITY and limit < least:
+                raise ConfigError(f"Ray needs {least:,} {of}, and this shell allows {limit:,}")
         self._folder = temporary_folder(folder_of_sockets())
         remove_stale_folders()
         self._options |= {
@@ -218,18 +221,6 @@ def check_home(error: Exception | None = None) -> None:
         raise EngineLost(reason(unreachable)) from error
     if not alive:
         raise EngineLost("its node is dead" if error is None else reason(error)) from error
-
-
-def check_limits() -> None:
-    """Check that a private Ray can work under the system limits of this process.
-
-    Raises:
-        ConfigError: if a limit is too low; the message names it.
-    """
-    for name, (least, of) in _LEAST.items():
-        limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        if limit != resource.RLIM_INFINITY and limit < least:
-            raise ConfigError(f"Ray needs {least:,} {of}, and this shell allows {limit:,}")
 
 
 def _start(options: dict[str, Any]) -> None:

@@ -92,13 +92,10 @@ def remove_stale_folders() -> None:
     parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
     for folder in (path for parent in parents for path in Path(parent).glob(f"{_FOLDER}*-*")):
         try:
-            owner = json.loads((folder / _OWNER).read_text()) if _mine(folder) else None
+            about = folder.lstat()
+            mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+            owner = json.loads((folder / _OWNER).read_text()) if mine else None
         except (OSError, ValueError, RecursionError):
             continue  # it is just being made, or not ours
         if isinstance(owner, dict) and lives(owner) is False:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _mine(folder: Path) -> bool:
-    about = folder.lstat()
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
