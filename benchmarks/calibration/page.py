@@ -214,10 +214,13 @@ def curves(axes: Axes, of: Found, *, first: bool) -> None:
             ("trials, trained", "", "o", ORANGE),
             ("B_crit, exact", ":", "", BLUE),
         )
-        style.below(
-            cast(Figure, axes.figure),
-            [style.mark(name, linestyle=line, marker=marker, color=colour) for name, line, marker, colour in marks],
-        )
+        _explain(axes, marks)
+
+
+def _explain(axes: Axes, marks: Sequence[tuple[str, str, str, str]]) -> None:
+    """Say below the panels what label, line, marker and colour mean."""
+    said = [style.mark(name, linestyle=line, marker=marker, color=colour) for name, line, marker, colour in marks]
+    style.below(cast(Figure, axes.figure), said)
 
 
 def intervals(axes: Axes, of: Found, *, first: bool) -> None:
@@ -247,6 +250,13 @@ def intervals(axes: Axes, of: Found, *, first: bool) -> None:
     axes.set_xlabel("$B_{crit}$ / exact truth")
     if first:
         axes.set_ylabel("replicates")
+        marks = (
+            ("interval that holds the exact truth", "-", "o", BLUE),
+            ("interval that misses it", "--", "o", ORANGE),
+            ("exact truth", "-", "", "black"),
+            ("fitted truth", ":", "", "black"),
+        )
+        _explain(axes, marks)
 
 
 BIAS, COVERAGE = 0.05, (0.92, 0.98)

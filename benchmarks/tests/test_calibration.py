@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analysis.present import style
 from analysis.questions.fit.table_fit import fit_table
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import replicates
@@ -18,7 +19,7 @@ from benchmarks.calibration import truth as truths
 from benchmarks.calibration.cases import CASES, PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
 from benchmarks.calibration.gradients import Setting, at_checkpoints, measured
-from benchmarks.calibration.page import against, fill, points, silent
+from benchmarks.calibration.page import Found, against, fill, intervals, points, silent
 from benchmarks.calibration.replicates import record, replicate, seeds_of, shared_workload, sweeps_of, train
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
 from benchmarks.schedule_plans import crossing, losses
@@ -271,6 +272,22 @@ def test_records_are_judged_against_the_truth() -> None:
     assert holds((None, None), 1.0)
     assert not holds((None, 0.5), 1.0)
     assert not holds((1.1, None), 1.0)
+
+
+def test_the_figure_of_intervals_says_what_its_lines_mean() -> None:
+    truth = known(CASES["momentum"])
+    exact_size = truth.estimands("trials", "exact").critical
+    ends = [(0.6 * exact_size, 1.4 * exact_size), (1.1 * exact_size, None)]
+    records = [{"estimates": {"critical": {"value": low * 1.3, "interval": [low, high]}}} for low, high in ends]
+    figure, (axes, *_) = style.grid(1)
+    intervals(axes, Found(truth, records, [], None), first=True)
+    (legend,) = figure.legends
+    meant = {
+        text.get_text().replace("\n", " "): line for text, line in zip(legend.texts, legend.legend_handles, strict=True)
+    }
+    drawn = {(line.get_linestyle(), line.get_color()) for line in axes.lines if line.get_linestyle() != "None"}
+    assert {(line.get_linestyle(), line.get_color()) for line in meant.values()} == drawn
+    assert {"interval that misses it", "fitted truth"} <= set(meant)
 
 
 @pytest.mark.slow

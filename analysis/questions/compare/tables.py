@@ -6,7 +6,7 @@ from dataclasses import replace
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import SCOPE
-from analysis.formatting import percent, share, time_unit
+from analysis.formatting import DASH, percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged, quotes
 from analysis.present.table import Column, Table, files, pivot
@@ -55,9 +55,7 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
             lambda answer: getattr(at(answer), "interval", None), wide=len(comparison.answers) > MOST,
         )  # fmt: skip
 
-    columns = (
-        Column("", name, "optimizer", name=True),
-        Column("", "critical_batch_size", "B_crit", "interval"),
+    beside = (
         Column(
             "", lambda answer: getattr(against.get(name(answer)), "ratio", None), f"over {reference}'s",
             lambda answer: getattr(against.get(name(answer)), "interval", None),
@@ -65,6 +63,8 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
         Column("", lambda answer: getattr(against.get(name(answer)), "probability", None), "P(larger)", text=share),
         *(token_ratio(size) for size in dict.fromkeys(sizes[:1] + sizes[-1:])),
     )  # fmt: skip
+    own = Column("", name, "optimizer", name=True), Column("", "critical_batch_size", "B_crit", "interval")
+    columns = (*own, *(each for each in beside if any(each.cell(answer)[0] != DASH for answer in comparison.answers)))
     lines = list(judged(comparison.answers))
     legend = [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
     hidden = list(quotes(comparison.answers, lines))

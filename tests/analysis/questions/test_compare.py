@@ -166,6 +166,14 @@ def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
         pytest.fail("a folder inside a file")
 
 
+def test_one_optimizer_has_no_columns_for_comparisons(tmp_path: Path, run: Callable) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=LRS, growth=1.5)
+    out = run("compare", tmp_path, "--figures", "none", "--resamples", 100)[1]
+    assert "B_crit" in out
+    assert "the only optimizer" in " ".join(out.split())
+    assert not [word for word in ("over adamw's", "P(larger)", "token ratio") if word in out]
+
+
 def test_across_folders_optimizers_stand_side_by_side_and_what_differs_is_told(two: Path, tmp_path: Path) -> None:
     sweep(
         tmp_path / "c", {"sgd": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, prune_factor=2, name="c"
