@@ -1,8 +1,11 @@
 """The noise scale along a run, per geometry, with intervals."""
 
+from typing import cast
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.present import style
 from analysis.present.figures import figure
@@ -28,7 +31,8 @@ def _measured(table: pd.DataFrame) -> pd.Series:
 
 @figure("noise_scale_run", of=MeasuredRun, name="noise_scale", compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw the noise scales, corrected ones in place of uncorrected ones; an open end extends beyond the axes."""
+    """Draw the noise scales, corrected ones in place of uncorrected ones; an open end extends beyond the axes, and a
+    mark is hollow where neither end is known."""
     measured, unit = table[_measured(table)], table["example_unit"].iloc[0]
     looks = style.looks(measured["geometry"])
     # side by side, so that the bars of one phase do not overlap
@@ -39,11 +43,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     near = values[(middle / 1e3 < values) & (values < 1e3 * middle)]
     style.log_axes(axes, along, near, f"{unit}s seen", f"noise scale ({unit}s)")
     bottom, top = axes.get_ylim()
-    ends = []
+    ends, hollow = [], False
     for geometry, (colour, marker, _) in looks.items():
         part = measured[measured["geometry"] == geometry]
         x = along[part.index]
         known = part["low"].notna() | part["high"].notna()
+        hollow = hollow or not known.all()
         low, high = part["low"].fillna(bottom / 10).clip(lower=bottom / 10), part["high"].fillna(10 * top)
         axes.vlines(x[known], low[known], high[known], color=colour, linewidth=0.8, alpha=0.7, zorder=2)
         axes.plot(x, part["noise_scale"], color=colour, linewidth=1.0, zorder=3)
@@ -55,3 +60,6 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         label = f"${part['symbol'].iloc[0]}$" + (" (matched)" if part["matched"].iloc[0] else "")
         ends.append((float(x.iloc[-1]), float(part["noise_scale"].iloc[-1]), label, colour))
     style.label_ends(axes, ends)
+    if hollow:
+        mark = style.mark("interval not known", linestyle="", marker="o", markerfacecolor="white")
+        style.below(cast(Figure, axes.figure), [mark])

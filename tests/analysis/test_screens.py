@@ -66,6 +66,14 @@ def test_a_screen_holds_the_answer_and_names_the_next_command(two: Path, questio
     assert all(command.startswith("cbs ") for command in holds(QUESTIONS[question](two)))
 
 
+def test_runs_that_no_sweep_can_extend_lead_on_to_the_next_question(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth(noise=0.04)}, batch_sizes=(2, 4, 8), seeds=2)
+    doubted = analyze(tmp_path, FAST)
+    assert [answer.verdict for answer in doubted.answers] != [Verdict.OK]
+    assert holds(doubted) == [f"cbs lr {tmp_path}"]
+    assert holds(analyze(tmp_path, FAST, targets=[0.1])) == []
+
+
 def test_three_optimizers_are_compared_on_one_screen(tmp_path: Path) -> None:
     sweep(tmp_path, TWO | {"sgd": Truth(noise=0.04, min_examples=4e3)}, seeds=2)
     shown = str(compare(tmp_path, FAST)).splitlines()

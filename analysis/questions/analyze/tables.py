@@ -29,7 +29,7 @@ def _(analysis: Analysis) -> Presentation:
 
 
 def _then(analysis: Analysis) -> list[str]:
-    """Return the commands that run what the answers lack; once they lack nothing, the question that comes next."""
+    """Return the commands that run what the answers lack; where there are none, the question that comes next."""
     doubted = [answer for answer in analysis.answers if answer.verdict is not Verdict.OK]
     missed = [at_harder_target(answer) for answer in doubted]
     asked = {(answer.group.sweep, answer.group.optimizer, str(answer.target)) for answer in doubted}
@@ -42,7 +42,8 @@ def _then(analysis: Analysis) -> list[str]:
     axes = [answer.group.manifest.get("axes") for answer in analysis.answers]
     grows = any(isinstance(each, dict) and each.get("batch_schedules") for each in axes)
     judge = [f"cbs schedule judge {folder}"] if folder and grows else []
-    if doubted or not folder or judge:
-        return list(dict.fromkeys(filter(None, [*missed, *commands, *judge])))
+    if found := list(dict.fromkeys(filter(None, [*missed, *commands, *judge]))):
+        return found
     several = len({answer.group.optimizer for answer in analysis.answers}) > 1
-    return [f"cbs {'compare' if several else 'lr'} {folder}"]
+    reached = any(point.reached for answer in analysis.answers for point in answer.points)
+    return [f"cbs {'compare' if several else 'lr'} {folder}"] if folder and reached else []

@@ -91,6 +91,13 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=None)) == 2
 
 
+@pytest.mark.parametrize(("hidden", "explained"), [(True, ["interval not known"]), (False, [])])
+def test_a_hollow_mark_is_explained_where_there_is_one(hidden: bool, explained: list[str]) -> None:
+    table = FIGURES["noise_scale_run"].compute(MeasuredRun(RUN))
+    drawn = FIGURES["noise_scale_run"].figure(table if hidden else table[table["geometry"] == "nuclear"])
+    assert [text.get_text() for legend in drawn.legends for text in legend.get_texts()] == explained
+
+
 QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.dimension=50", "--steps", 64)
 
 
