@@ -127,7 +127,7 @@ def doubts_of(found: Drawn, ends: Interval, extrapolated: str = "") -> Doubts:
 
 
 def judge(
-    points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str, *, seeded: bool = True
+    points: Sequence[Point], doubts: Doubts, not_reached: str, easier: Target | None, *, seeded: bool = True
 ) -> tuple[Verdict, str]:
     """Return verdict and advice; ``not_reached`` and ``easier`` are those of
     :class:`analysis.estimate.estimates.Reading`, ``seeded`` is that of the group."""

@@ -43,13 +43,13 @@ class Reading:
     Attributes:
         studies: studies in order of increasing batch size.
         not_reached: advice in case no batch size reached the target.
-        easier: an easier target that was reached at every batch size; empty if there is none.
+        easier: an easier target that was reached at every batch size; ``None`` if there is none.
     """
 
     target: Target
     studies: Sequence[Study]
     not_reached: str = ""
-    easier: str = ""
+    easier: Target | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,7 @@ def estimates(group: Group, readings: Sequence[Reading], config: AnalysisConfig)
             definitions=definitions,
             verdict=verdict,
             advice=advice,
+            easier=reading.easier,
             doubts=doubts,
             **({} if drawn is None else _of_curve(drawn, config.confidence)),
         )
@@ -209,12 +210,15 @@ def answers(
                     + (", or give the folder of the sweep that is meant" if several else "")
                 )
             easier = None if reachable is None else replace(target, value=reachable)
+            own = group.target if group.stops_at_target and group.target.metric == target.metric else None
+            if easier and own and own.reached(easier.value):
+                easier = own  # where trials stop, values past it are those of lucky ones
             readings.append(
                 Reading(
                     target=target,
                     studies=list(studies(group, rows, target, steps(target), apart(target), curve)),
                     not_reached=not_reached(group, target, easier),
-                    easier="" if easier is None else str(easier),
+                    easier=easier,
                 )
             )
         curves.append((group, readings))

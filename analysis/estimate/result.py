@@ -95,6 +95,7 @@ class Answer:
         hyperbola: quantities with the exponent fixed at 1; ``None`` without draws.
         verdict: the most serious objection to the answer.
         advice: what to change; empty if nothing is missing.
+        easier: a target that was reached at every batch size, where this one was not; ``None`` if there is none.
         doubts: what may speak against it.
         noise: noise scales by batch size, for the batch sizes that reached the target.
         along: curves by their names in :data:`~analysis.estimate.along_training.ALONG_TRAINING` and by batch size.
@@ -116,6 +117,7 @@ class Answer:
     hyperbola: Hyperbola | None = None
     verdict: Verdict
     advice: str
+    easier: Target | None = None
     doubts: Doubts = field(default=Doubts(), repr=False)
     noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
     along: dict[str, dict[int, pd.DataFrame]] = field(default_factory=dict, repr=False)

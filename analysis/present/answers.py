@@ -65,18 +65,13 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     b, b_latex = symbol(first.critical.definition), math_symbol(first.critical.definition)
     noise = any(answer.noise_scale.measured for answer in answers)
     matched = noise and any(answer.matched_geometry != PLAIN for answer in answers)
-    tokens = any(answer.group.tokens_per_example for answer in answers)
-    lrs_known = any(lr_interior(answer) is not None for answer in answers)
 
-    def when(condition: bool, heading: str) -> str:
-        return heading if condition else ""
-
-    def scales(kind: str, of: str, condition: bool) -> tuple[Column, Column]:
+    def scales(kind: str, of: str, *, told: bool = True) -> tuple[Column, Column]:
         scale, b_scale = f"B_{kind}", rf"B_{{\mathrm{{{kind}}}}}"
         key, over = f"{kind}_noise_scale", rf"${b_scale} / {b_latex.strip('$')}$"
         return (
-            quantity(key, when(condition, scale), of, f"${b_scale}$", wide=True),
-            quantity(f"{key}_ratio", when(condition, f"{scale} / {b}"), f"{of}_ratio", over, wide=True),
+            quantity(key, told * scale, of, f"${b_scale}$", wide=True),
+            quantity(f"{key}_ratio", told * f"{scale} / {b}", f"{of}_ratio", over, wide=True),
         )
 
     def span(answer: Answer) -> str | None:
@@ -93,7 +88,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("within_10_percent_high", lambda a: a.near[1]),
         Column("", good, "within 10 %", latex=r"within 10\,\%") if own else Column(""),
         Column(
-            "critical_batch_size_tokens", lambda a: _tokens(a, a.critical_batch_size), when(tokens, f"{b} (tokens)"),
+            "critical_batch_size_tokens", lambda a: _tokens(a, a.critical_batch_size), f"{b} (tokens)",
             latex=f"{b_latex} (tokens)", wide=True,
         ),
         quantity("min_steps", "S_min", latex=r"$S_{\mathrm{min}}$", wide=True),
@@ -101,9 +96,9 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         quantity(
             "examples_at_critical", f"{unit} at {b}", latex=f"{unit.translate(ESCAPED)} at {b_latex}", wide=True,
         ),
-        *scales("simple", "noise_scale", noise),
-        Column("matched_geometry", "", when(matched, "geometry"), left=True, wide=True),
-        *scales("matched", "matched_noise_scale", matched),
+        *scales("simple", "noise_scale"),
+        Column("matched_geometry", "", matched * "geometry", left=True, wide=True),
+        *scales("matched", "matched_noise_scale", told=matched),
         *(
             Column(key, of, heading, text=share_in_percent, wide=True)
             for key, of, heading in (
@@ -117,10 +112,10 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("far_seeds", lambda a: len(a.doubts.far_seeds)),
         Column("batch_sizes_reached", lambda a: sum(point.reached for point in a.points)),
         Column("batch_sizes", lambda a: len(a.points)),
-        Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
+        Column("lr_interior", lr_interior, "LR interior", left=True, wide=True),
         Column("lowest_lr", lambda a: (lrs_tried(a) or (None, None))[0]),
         Column("highest_lr", lambda a: (lrs_tried(a) or (None, None))[1]),
-        Column("", span, when(lrs_known, "LRs tried"), left=True, wide=True),
+        Column("", span, "LRs tried", left=True, wide=True),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
@@ -207,13 +202,12 @@ def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = 
     value or a bound the remark, which says why, is all."""
     rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()
             if entry.value is not None or entry.interval != OPEN or not entry.remark]  # fmt: skip
-    tokens = any(answer.group.tokens_per_example for answer in answers)
     columns = (
         *about(answers, names),
         Column("", lambda entry, _: in_words(entry.definition, entry.options), "definition", name=True),
         Column("definition"),
         Column("value", heading="critical batch size", interval="interval", ends=("low", "high")),
-        Column("value_tokens", lambda entry, of: _tokens(of, entry.value), "tokens" if tokens else ""),
+        Column("value_tokens", lambda entry, of: _tokens(of, entry.value), "tokens"),
         *files("example_unit", "tokens_per_example", of="group."),
         Column("confidence"),
         Column("options", lambda entry, _: json.dumps(entry.options)),
@@ -274,8 +268,6 @@ def points(answers: Sequence[Answer]) -> Table:
     def share(value: float | None) -> str:
         return DASH if value is None else f"{value:.0%}"
 
-    noise = any(answer.noise_scale.measured for answer in answers)
-    clipped = "steps clipped" if any(answer.clipped for answer in answers) else ""
     columns = (
         *(column for column in about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
@@ -289,8 +281,10 @@ def points(answers: Sequence[Answer]) -> Table:
         Column("", lambda point, _: f"{point.seeds_reached} of {point.seeds}", "seeds"),
         Column("status", heading="status", left=True),
         *files("steps_lower_bound", "steps_upper_bound"),
-        Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale" if noise else ""),
+        Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale"),
         Column("matched_noise_scale", lambda *row: measured("matched", *row)),
-        Column("clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), clipped, text=share),
+        Column(
+            "clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), "steps clipped", text=share
+        ),
     )
     return Table(columns=columns, rows=rows)

@@ -131,9 +131,12 @@ class Table:
     wide_lines: Sequence[str] = ()
 
     def shown(self, *, wide: bool = False) -> Table:
-        """Return the table with the columns and lines that are displayed."""
-        columns = tuple(column for column in self.columns if column.heading and (wide or not column.wide))
-        return replace(self, columns=columns, lines=(*self.lines, *(self.wide_lines if wide else ())))
+        """Return the table with the columns and lines that are displayed: no column without any value, and no row if
+        that leaves nothing but names."""
+        named = [column for column in self.columns if column.heading and (wide or not column.wide)]
+        columns = tuple(column for column in named if any(column.cell(row)[0] != DASH for row in self.rows))
+        rows = self.rows if columns == tuple(named) or not all(column.name for column in columns) else ()
+        return replace(self, columns=columns, rows=rows, lines=(*self.lines, *(self.wide_lines if wide else ())))
 
     def cells(self) -> list[list[tuple[str, str]]]:
         """Return value and interval of every cell as texts, see :meth:`Column.cell`."""

@@ -175,7 +175,7 @@ def messages(results: Results) -> list[tuple[str, int]]:
     """Return the messages of trials that ended early, with their number, the most frequent first; messages that differ
     only in numbers are counted together under the first."""
     texts = results.trials["message"].fillna("")
-    texts = texts[texts != ""]
+    texts = texts[(texts != "") & ~texts.str.startswith("imported from run ")]  # each trial says that of itself
     alike = texts.groupby(texts.str.replace(r"\d+(\.\d+)?", "0", regex=True), sort=False).agg(["first", "size"])
     most = alike.sort_values("size", ascending=False, kind="stable").head(MESSAGES)
     return list(most.itertuples(index=False, name=None))

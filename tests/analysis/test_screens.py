@@ -71,7 +71,11 @@ def test_runs_that_no_sweep_can_extend_lead_on_to_the_next_question(tmp_path: Pa
     doubted = analyze(tmp_path, FAST)
     assert [answer.verdict for answer in doubted.answers] != [Verdict.OK]
     assert holds(doubted) == [f"cbs lr {tmp_path}"]
-    assert holds(analyze(tmp_path, FAST, targets=[0.1])) == []
+    (command,) = holds(analyze(tmp_path, FAST, targets=[0.1]))
+    first, _, target = command.rpartition(" ")
+    assert first == f"cbs analyze {tmp_path} --target"
+    assert all(point.reached for point in analyze(tmp_path, FAST, targets=[float(target)]).answers[0].points)
+    assert holds(compare(tmp_path, FAST, targets=[0.1])) == [f"cbs analyze {tmp_path}"]
 
 
 def test_three_optimizers_are_compared_on_one_screen(tmp_path: Path) -> None:

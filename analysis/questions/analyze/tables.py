@@ -42,8 +42,12 @@ def _then(analysis: Analysis) -> list[str]:
     axes = [answer.group.manifest.get("axes") for answer in analysis.answers]
     grows = any(isinstance(each, dict) and each.get("batch_schedules") for each in axes)
     judge = [f"cbs schedule judge {folder}"] if folder and grows else []
-    if found := list(dict.fromkeys(filter(None, [*missed, *commands, *judge]))):
+    found = list(dict.fromkeys(filter(None, [*missed, *commands, *judge])))
+    if found or not folder:
         return found
     several = len({answer.group.optimizer for answer in analysis.answers}) > 1
-    reached = any(point.reached for answer in analysis.answers for point in answer.points)
-    return [f"cbs {'compare' if several else 'lr'} {folder}"] if folder and reached else []
+    if any(point.reached for answer in analysis.answers for point in answer.points):
+        return [f"cbs {'compare' if several else 'lr'} {folder}"]
+    easier = [answer.easier for answer in doubted if answer.easier and not answer.group.beside]
+    easiest = max(easier, key=lambda target: target.sign * target.value, default=None)
+    return [] if easiest is None else [f"cbs analyze {folder} --target {easiest.value:g}"]

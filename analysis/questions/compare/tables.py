@@ -6,7 +6,7 @@ from dataclasses import replace
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.estimate.scopes import SCOPE
-from analysis.formatting import DASH, percent, share, time_unit
+from analysis.formatting import percent, share, time_unit
 from analysis.present import Presentation, presentation
 from analysis.present.sentences import home, judged, quotes
 from analysis.present.table import Column, Table, files, pivot
@@ -26,13 +26,15 @@ def _(comparisons: Comparisons) -> Presentation:
         shown += [side_by_side(comparison, interval_note), *comparison.notes]
         wide += _shown(comparison, interval_note)
     shown += [*([comparisons.throughput.statement] if comparisons.throughput else []), *comparisons.notes]
-    folder = home([answer for comparison in comparisons.comparisons for answer in comparison.answers])
+    every = [answer for comparison in comparisons.comparisons for answer in comparison.answers]
+    folder, known = home(every), any(answer.draws is not None for answer in every)
     tables = {"token_ratios": ratios(comparisons.comparisons), "critical_batch_sizes": pairs(comparisons.comparisons)}
     if comparisons.throughput:
         tables["compute_time"] = plane(comparisons.comparisons)
     return Presentation(
-        shown=shown, wide=wide, then=[f"cbs lr {folder}"] if folder else (), tables=tables, json="comparison.json"
-    )
+        shown=shown, wide=wide, tables=tables, json="comparison.json",
+        then=[f"cbs {'lr' if known else 'analyze'} {folder}"] if folder else (),
+    )  # fmt: skip
 
 
 def side_by_side(comparison: Comparison, said: str) -> Table:
@@ -55,7 +57,9 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
             lambda answer: getattr(at(answer), "interval", None), wide=len(comparison.answers) > MOST,
         )  # fmt: skip
 
-    beside = (
+    columns = (
+        Column("", name, "optimizer", name=True),
+        Column("", "critical_batch_size", "B_crit", "interval"),
         Column(
             "", lambda answer: getattr(against.get(name(answer)), "ratio", None), f"over {reference}'s",
             lambda answer: getattr(against.get(name(answer)), "interval", None),
@@ -63,8 +67,6 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
         Column("", lambda answer: getattr(against.get(name(answer)), "probability", None), "P(larger)", text=share),
         *(token_ratio(size) for size in dict.fromkeys(sizes[:1] + sizes[-1:])),
     )  # fmt: skip
-    own = Column("", name, "optimizer", name=True), Column("", "critical_batch_size", "B_crit", "interval")
-    columns = (*own, *(each for each in beside if any(each.cell(answer)[0] != DASH for answer in comparison.answers)))
     lines = list(judged(comparison.answers))
     legend = [f"token ratio: examples {reference} needs over those of the other optimizer"] if sizes else []
     hidden = list(quotes(comparison.answers, lines))

@@ -9,8 +9,10 @@ import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.image import imread
 
@@ -20,6 +22,7 @@ from analysis.formatting import B_CRIT, number
 from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.sentences import VERDICTS
 from cbs.errors import ResultsError
+from extensions.report.content import messages
 from extensions.report.page import Page, report
 from tests.factories import Truth, sweep
 
@@ -209,6 +212,11 @@ def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(doc
     (sheet,) = [text for tag, text in document.texts if tag == "style"]
     assert ".hint { display: none;" in sheet
     assert re.search(r"@media \(max-width: 44rem\) \{ \.hint \{ display: block; \}", sheet)
+
+
+def test_that_a_run_was_imported_is_no_message_of_its_own() -> None:
+    said = ["imported from run a", "loss is nan at step 3", "loss is nan at step 5", None]
+    assert messages(SimpleNamespace(trials=pd.DataFrame({"message": said}))) == [("loss is nan at step 3", 2)]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(

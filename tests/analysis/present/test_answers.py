@@ -199,7 +199,7 @@ def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, wi
             assert lacking(table.shown(wide=wide), text(table, width, wide=wide)) == []
         said = printed(found, width, wide=wide)
         assert "…" not in said
-        paths = ("in ", "  ")
+        paths = ("in ", "  ", "next: ")
         assert max(len(line) for line in said.splitlines() if not line.startswith(paths)) <= width
 
 

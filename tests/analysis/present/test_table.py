@@ -247,3 +247,15 @@ def test_the_summary_has_six_columns_and_the_rest_stands_beside_it(results: Path
     assert len(texts["summary.tex"].split(r"\midrule")[1].split(r"\\")) == len(
         texts["summary_full.tex"].split(r"\midrule")[1].split(r"\\")
     )
+
+
+def test_a_column_without_a_value_is_not_shown_nor_are_names_alone() -> None:
+    columns = Column("", "name", "name", name=True), *(Column(key, heading=key) for key in ("value", "other"))
+    lines = ["why"]
+    rows = [{"name": "a", "value": 1.0, "other": None}, {"name": "b", "value": None, "other": None}]
+    some = Table(columns=columns, rows=rows, title="Numbers", lines=lines)
+    none = Table(columns=columns, rows=rows[1:], title="Numbers", lines=lines)
+    assert text(some, 80).split() == ["Numbers", "name", "value", "─" * 11, "a", "1", "b", "–", "why"]
+    assert text(none, 80) == "why\n"
+    assert list(some.frame().columns) == ["value", "other"]
+    assert len(text(Table(columns=(columns[0],), rows=rows), 80).split()) == 4
