@@ -136,9 +136,9 @@ def judge(
     findings = [*_findings(points, doubts, seeded), *_doubtful(doubts)]
     missed = [point for point in points if not (point.reached or point.bounded)]
     if missed:
-        easier = f", where {easier} was" if easier else ""
+        instead = f", where {easier} was" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
-        findings.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
+        findings.append((Verdict.OK, f"not reached at batch size {where}{instead}"))
     # verdicts are listed from the most serious to the least
     order = list(Verdict)
     findings.sort(key=lambda finding: order.index(finding[0]))

@@ -265,9 +265,6 @@ def points(answers: Sequence[Answer]) -> Table:
     def spread(seeds: Sequence[float]) -> str:
         return f"{number(min(seeds))} to {number(max(seeds))}" if len(seeds) > 1 else DASH
 
-    def share(value: float | None) -> str:
-        return DASH if value is None else f"{value:.0%}"
-
     columns = (
         *(column for column in about(answers) if column.key not in ("", "direction")),
         Column("batch_size", heading="batch size"),
@@ -283,8 +280,7 @@ def points(answers: Sequence[Answer]) -> Table:
         *files("steps_lower_bound", "steps_upper_bound"),
         Column("simple_noise_scale", lambda *row: measured("summary", *row), "noise scale"),
         Column("matched_noise_scale", lambda *row: measured("matched", *row)),
-        Column(
-            "clipped_share", lambda point, answer: answer.clipped.get(point.batch_size), "steps clipped", text=share
-        ),
-    )
+        Column("clipped_share", lambda point, of: of.clipped.get(point.batch_size), "steps clipped",
+               text=share_in_percent),
+    )  # fmt: skip
     return Table(columns=columns, rows=rows)

@@ -40,10 +40,9 @@ def _then(analysis: Analysis) -> list[str]:
     ]
     folder = home(analysis.answers)
     axes = [answer.group.manifest.get("axes") for answer in analysis.answers]
-    grows = any(isinstance(each, dict) and each.get("batch_schedules") for each in axes)
-    judge = [f"cbs schedule judge {folder}"] if folder and grows else []
-    found = list(dict.fromkeys(filter(None, [*missed, *commands, *judge])))
-    if found or not folder:
+    if folder and any(isinstance(each, dict) and each.get("batch_schedules") for each in axes):
+        commands.append(f"cbs schedule judge {folder}")
+    if (found := list(dict.fromkeys(filter(None, [*missed, *commands])))) or not folder:
         return found
     several = len({answer.group.optimizer for answer in analysis.answers}) > 1
     if any(point.reached for answer in analysis.answers for point in answer.points):

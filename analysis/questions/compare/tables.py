@@ -76,21 +76,18 @@ def side_by_side(comparison: Comparison, said: str) -> Table:
 
 
 def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
-    """Yield the tables of one comparison that are not empty."""
+    """Yield the tables of one comparison."""
     if rows := ratios([comparison]).rows:
         across = Column("optimizer", "value", interval="interval")
         title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
         lines = [rising(ratio) for ratio in comparison.token_ratios]
         yield replace(pivot(rows, Column("", "batch_size", "batch size"), across), title=title, lines=lines)
-    if any(pair.probability is not None for pair in comparison.critical_batch_sizes):
-        title = f"Critical batch size ({comparison.definition}), {comparison.title}: probability that it is "
-        title += f"larger than that of the other optimizer, and the ratio of the two {said}"
-        table = pairs([comparison])
-        yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)
-    if any(point["on_frontier"] for point in comparison.compute_time):
-        table = plane([comparison])
-        frontier = [row for row in table.rows if row[1]["on_frontier"]]
-        yield replace(table, rows=frontier, title=f"Least time, {comparison.title} {said}")
+    title = f"Critical batch size ({comparison.definition}), {comparison.title}: probability that it is "
+    title += f"larger than that of the other optimizer, and the ratio of the two {said}"
+    yield replace(pairs([comparison]), title=title)
+    table = plane([comparison])
+    frontier = [row for row in table.rows if row[1]["on_frontier"]]
+    yield replace(table, rows=frontier, title=f"Least time, {comparison.title} {said}")
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Table:
