@@ -17,7 +17,7 @@ from cbs.noise_scale.geometries import bound
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
-from cbs.noise_scale.shared_by_batch import LAGS, SharedByBatch
+from cbs.noise_scale.shared_by_batch import LAGS, SELDOM, SharedByBatch
 from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
@@ -236,13 +236,8 @@ class Probe(AbstractContextManager["Probe"]):
         """
         scale = 1.0 if gradients_unscaled else loss_scale
         if not self.watching:
-            if self._shared and not self.stopped and self._coming <= self._step:
-                self._coming = next(filter(self._due, itertools.count(self._step + 1)))
-            if self._shared and 0 < self._coming - self._step <= LAGS and self._shared.wants(self._coming):
-                self._shared.add(self._step, scale, None, last=self._coming == self._step + 1)
             self.start_at(self._step + 1)
-            if self._shared:
-                self._shared.sketch.active = self._shared.wants(self._step)
+            self._look_for_shared(scale, None)
             return {}
         source, sample, first = self._source, self._source.sample, self._step == 0
         small, failure = None, None
@@ -312,14 +307,22 @@ class Probe(AbstractContextManager["Probe"]):
                 moments[WITHIN] = replace(moments["l2"], noise=trace)
                 moments[BETWEEN] = replace(moments["l2"], noise=noise - trace / sizes.members)
         if self._shared:
-            told, name = self._shared.told, self._shared.sketch.name
-            self._shared.measured(self._step - 1)
-            if name in moments:
-                self._shared.add(self._step - 1, scale, moments.pop(name), last=self.watching)
-            self._shared.sketch.active = self._shared.wants(self._step)
+            told = self._shared.told
+            self._look_for_shared(scale, moments.pop(self._shared.sketch.name, None))
             if self._shared.told and not told:
                 self._say(self._shared.told)
         return moments
+
+    def _look_for_shared(self, scale: float, moments: Moments | None) -> None:
+        """Compare the step that was made with those before it if its turn has come, or keep it for the next ones."""
+        step, left = self._step - 1, self._coming - self._step + 1
+        if self._shared is None or self.stopped:
+            return
+        if left <= LAGS:
+            self._shared.add(step, scale, moments, last=left <= 1)
+        if left <= 0:
+            self._coming = next(filter(self._due, itertools.count(step + (1 if self._every == 1 else SELDOM))))
+        self._shared.sketch.active = self._coming == self._step
 
     @property
     def watching(self) -> bool:

@@ -34,21 +34,19 @@ from cbs.noise_scale.geometries import as_real
 from cbs.noise_scale.geometries.norms import L2
 from cbs.noise_scale.moments import Moments
 
-# Number of parameter tensors and largest number of entries of each that are compared; new ones are drawn again and
-# again.
-TENSORS, ENTRIES = 3, 1024
+# Number of parameter tensors and largest number of entries of each that are compared; number of compared steps after
+# which new ones are drawn
+TENSORS, ENTRIES, LASTING = 2, 1024, 8
 
-# Number of earlier steps that a step is compared with; gradients that oscillate come back within so many steps
-LAGS = 6
+# Number of steps just before that a step is compared with; gradients mostly oscillate from one step to the next
+LAGS = 2
 
-LASTING = 32  # Least number of steps after which new entries are drawn
+# Least number of steps from one that is compared to the next, each of which costs a third of a step of 2 ms, unless the
+# meter was told to measure every step, which costs more than twice as much
+SELDOM = 32
 
-# Where fewer than one step in `SPARSE` is measured, the next is compared after a `SPARSE`-th of the steps so far,
-# at most `SELDOM`: the steps before it cost as much as one of training.
-SPARSE, SELDOM = 8, 320
-
-# Number of measured steps of the first test, repeated at every doubling; number of blocks that give its error
-FIRST, BLOCKS = 64, 16
+# Number of compared steps of the first test, repeated at every doubling; number of blocks that give its error
+FIRST, BLOCKS = 16, 16
 
 # Share of the signal that the product has to stay below, and by how many standard errors, where parameters rest and
 # where they move.
@@ -71,7 +69,7 @@ OF_EXAMPLE, LENGTH = ("mean", "mean square", "share of zeros", "values", "square
 SINGLE, SUMS = 3, 8
 
 # Number of batches of one shape from which on they are compared, and after which no more are
-INPUT_BATCHES, MOST_BATCHES = 48, 4096
+INPUT_BATCHES, MOST_BATCHES = 24, 4096
 
 # Number of batches that wait to be looked at together, if an input of theirs has at most so many numbers
 AT_ONCE, SMALL = 16, 16384
@@ -103,7 +101,7 @@ class Sketch(L2):
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
-        self._random, self.active = random.Random(0), True
+        self._random, self.active = random.Random(0), False
         self.draw()
 
     def draw(self) -> None:
@@ -153,18 +151,9 @@ class SharedByBatch:
         self._parameters = parameters
         self._past: deque[tuple[int, Tensor]] = deque(maxlen=LAGS)
         self._weights: Tensor | None = None
-        self._drawn, self._measured, self._gap, self._compared = 0, 0, 1, 0
-        self._waiting: list[tuple[Moments, Tensor, list[Tensor], Tensor]] = []
+        self._waiting: list[tuple[Moments, Tensor, list[Tensor]]] = []
         self._rows: list[Tensor] = []
         self._counted, self._tested = 0, FIRST
-
-    def wants(self, step: int) -> bool:
-        """Return whether a step, if it is measured, is to be compared with those before it."""
-        return self._gap < SPARSE or step - self._compared >= min(step // SPARSE, SELDOM)
-
-    def measured(self, step: int) -> None:
-        """Take notice that a step was measured."""
-        self._gap, self._measured = step - self._measured, step
 
     def add(self, step: int, scale: float, moments: Moments | None, *, last: bool) -> None:
         """Take notice of a step.
@@ -172,37 +161,36 @@ class SharedByBatch:
         Args:
             step: number of the step.
             scale: factor by which ``.grad`` is too large.
-            moments: those of the sketch; ``None`` if the step was not measured.
-            last: whether the next step is to be measured.
+            moments: those of the sketch; ``None`` if the step is not compared with those before it.
+            last: whether it or the next step is.
         """
         gradient = self.sketch.of([tensor.grad for tensor in self._parameters])
         gradient = gradient if scale == 1.0 else gradient / scale
-        weights = self.sketch.of(self._parameters) if last or moments is not None else None
-        if moments is not None and self._weights is not None and weights is not None and self._follows(step):
-            self._compared = step
-            past = [earlier for _, earlier in self._past]
-            self._waiting.append((moments, gradient, past, weights - self._weights))
+        # How weights move is seen where new entries are compared for the first time.
+        weights = self.sketch.of(self._parameters) if last and not self._waiting else None
+        past = [earlier for _, earlier in self._past]
+        move = None if weights is None or self._weights is None else weights - self._weights
+        follows = [at for at, _ in self._past] == [*range(step - LAGS, step)]
+        if moments is not None and follows and (move is not None or self._waiting):
+            if move is not None:
+                self._move = move, past[-1]
+            self._waiting.append((moments, gradient, past))
         self._past.append((step, gradient))
         self._weights = weights
-        full = moments is not None and step - self._drawn >= LASTING
-        if full or self._counted + len(self._waiting) >= self._tested:
+        if len(self._waiting) == LASTING:
             self._compare()
-        if full:
             self.sketch.draw()
-            self._drawn = step
             self._past.clear()
 
     def _compare(self) -> None:
         """Compare the steps of one draw with those before them, all at once, as single small operations are slow."""
-        if not self._waiting:
-            return
-        moments, gradients, pasts, moves = zip(*self._waiting, strict=True)
-        past, moved = torch.stack([torch.stack(each) for each in pasts]), torch.stack(moves)
+        moments, gradients, pasts = zip(*self._waiting, strict=True)
+        past, (moved, before) = torch.stack([torch.stack(each) for each in pasts]), self._move
         values = [
             torch.stack([one.signal.sum() for one in moments]),
             torch.stack([one.noise.sum() / one.sizes.big for one in moments]),
-            (moved.sign() * past[:, -1].sign()).mean(1).neg(),
-            moved.abs().amax(1),
+            (moved.sign() * before.sign()).mean().neg().expand(len(moments)),
+            moved.abs().amax().expand(len(moments)),
         ]
         products = (past @ (torch.stack(gradients) * self.sketch.scales)[..., None])[..., 0]
         self._rows.append(torch.cat([torch.stack([value.float() for value in values], 1), products], 1))
@@ -210,9 +198,6 @@ class SharedByBatch:
         if self._counted >= self._tested:
             self._test(torch.cat(self._rows).double().cpu().numpy())
             self._tested *= 2
-
-    def _follows(self, step: int) -> bool:
-        return [at for at, _ in self._past] == [*range(step - LAGS, step)]
 
     def _test(self, rows: np.ndarray) -> None:
         rows = rows[np.isfinite(rows).all(1)]
