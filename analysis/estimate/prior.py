@@ -44,7 +44,7 @@ LENGTH = 2.0
 SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
 # Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 # that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35.
-WEIGHTS = (0.3, 0.3, 0.22, 0.12, 0.06)
+WEIGHTS = (0.05, 0.45, 0.28, 0.14, 0.08)
 
 SATURATION = math.inf
 """Stands in place of a sharpness for :math:`1 / (1 - e^{-e^{a (x - x_0)}})`: blunt before the knee, sharp behind."""
@@ -54,8 +54,7 @@ SATURATION = math.inf
 OTHERS, BLURRED = {0.7: 0.09, SATURATION: 0.2}, (0.03, 0.12)
 
 # Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
-# standard deviation of that in ln steps. Higher than such jumps are frequent: at .1, noise of 6 % hides a jump of 20 %
-# from every sixth sweep; at .6 from every sixteenth, and intervals of smooth curves are 6 % wider.
+# standard deviation of that in ln steps. Higher than such jumps are frequent: noise of 6 % hides one of 20 %.
 JUMPS, JUMP = 0.6, 0.25
 
 # Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
