@@ -17,7 +17,7 @@ from cbs.noise_scale.geometries import bound
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
-from cbs.noise_scale.shared_by_batch import LAGS, SELDOM, SharedByBatch
+from cbs.noise_scale.shared_by_batch import LAGS, OFTEN, SELDOM, SharedByBatch
 from cbs.noise_scale.sources import SOURCES, Source
 
 AUTO = "auto"
@@ -321,7 +321,8 @@ class Probe(AbstractContextManager["Probe"]):
         if left <= LAGS:
             self._shared.add(step, scale, moments, last=left <= 1)
         if left <= 0:
-            self._coming = next(filter(self._due, itertools.count(step + (1 if self._every == 1 else SELDOM))))
+            gap = 1 if self._every == 1 else max(OFTEN, min(SELDOM, step // SELDOM))
+            self._coming = next(filter(self._due, itertools.count(step + gap)))
         self._shared.sketch.active = self._coming == self._step
 
     @property

@@ -41,9 +41,9 @@ TENSORS, ENTRIES, LASTING = 2, 1024, 8
 # Number of steps just before that a step is compared with; gradients mostly oscillate from one step to the next
 LAGS = 2
 
-# Least number of steps from one that is compared to the next, each of which costs a third of a step of 2 ms, unless the
-# meter was told to measure every step, which costs more than twice as much
-SELDOM = 32
+# Least number of steps from one that is compared to the next, at first and later: each costs a third of a step of 2 ms.
+# A meter that was told to measure every step compares every one, as measuring costs more than twice as much.
+OFTEN, SELDOM = 8, 32
 
 # Number of compared steps of the first test, repeated at every doubling; number of blocks that give its error
 FIRST, BLOCKS = 16, 16

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.moments import Moments, Sizes
-from cbs.noise_scale.shared_by_batch import LAGS, LASTING, SharedByBatch, SharedInputs, Sketch
+from cbs.noise_scale.shared_by_batch import LAGS, LASTING, OFTEN, SharedByBatch, SharedInputs, Sketch
 from tests.noise_scale.loops import EXAMPLES, SIZE, Batch, batch, line, points, run, squared
 
 SHARED = "examples of a batch share what other batches do not have"
@@ -338,12 +338,15 @@ def test_labels_that_were_mixed_before_the_loss_are_unmixed(loss: Callable[..., 
         of_mixed(lambda step: mixed(step, smoothing=smoothing), loss)
 
 
-def test_one_step_in_32_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_step_in_8_is_compared_and_later_one_in_32(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     draw, drawn = Sketch.draw, list[Sketch]()
     monkeypatch.setattr(Sketch, "draw", lambda self: drawn.append(self) or draw(self))
-    assert SHARED in run(line(), squared, shared("one offset"), 1300, every=None)
-    assert 2 <= len(drawn) - 1 <= 1300 / 32 / LASTING
+    assert SHARED in run(line(), squared, shared("one offset"), 250, every=None)
+    assert 250 / 10 / LASTING <= len(drawn) - 1 <= 250 / OFTEN / LASTING
+    drawn.clear()
+    run(line(), squared, shared("nothing"), 1300, every=None)
+    assert len(drawn) - 1 < 1300 / OFTEN / LASTING / 2
 
 
 def test_examples_in_the_second_dimension_are_told() -> None:
