@@ -30,7 +30,8 @@ SCALED = (
     "it, so a noise scale near the batch size is wrong; 'accumulation' sees it if each micro-batch has its own"
 )
 # Successive batches that need a statistic which rounded values may have by chance; of the others, two need it
-AGAIN = {"median 0": 3, "smallest value 0 and largest 1": 3}
+AGAIN = {"median 0": 3, "smallest value 0 and largest 1": 3, "values in equal steps": 3}
+RANKED = 6  # Least number of values in equal steps that are taken for ranks
 
 NORMED = (
     "the loss holds a constant with {} over every batch, such as targets or advantages that were normalised over it: "
@@ -128,8 +129,8 @@ def _factors(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> list[
     """Return the constants, single numbers, that multiply or divide anything between outputs and losses."""
     found = []
     for node in operations(losses, outputs):
-        if node.name().startswith(("Mul", "Div")):
-            values = (getattr(node, name, None) for name in ("_saved_self", "_saved_other"))
+        if node.name().startswith(("Mul", "Div", "BinaryCrossEntropy")):
+            values = (getattr(node, name, None) for name in ("_saved_self", "_saved_other", "_saved_pos_weight"))
             found += [float(one) for one in values if isinstance(one, Tensor) and _single(one)]
     return found
 
@@ -143,6 +144,10 @@ def _normed(value: Tensor, examples: int) -> str:
     if value.dtype not in (torch.float32, torch.float64) or not value.dim() or value.shape[0] % examples:
         return ""
     rows = value.detach().reshape(examples, -1).double()
+    ordered = rows.flatten().unique()
+    steps, all_differ = ordered.diff(), len(ordered) == rows.numel()
+    if all_differ and len(ordered) >= RANKED and float(steps.max()) < (1 + CLOSE) * float(steps.min()):
+        return "values in equal steps"
     if not rows.isfinite().all() or not (rows % 1).any():
         return ""
     own, size = rows.mean(1), rows.abs().mean()
@@ -160,9 +165,9 @@ def _normed(value: Tensor, examples: int) -> str:
         differ = float(of_rows.std()) > ROUNDING * float(of_rows.abs().mean())
         if differ and any(abs(float(one) - 1) < CLOSE for one in over_all):
             return what
-    least, *_, most = ordered = rows.flatten().unique()
-    if len(ordered) == rows.numel() and own.std() > 0:
-        for what, held in zip(AGAIN, (float(rows.median()) == 0, (float(least), float(most)) == (0, 1)), strict=True):
+    if all_differ and own.std() > 0:
+        ends = ordered[[0, -1]].tolist()
+        for what, held in zip(AGAIN, (float(rows.median()) == 0, ends == [0, 1]), strict=False):
             if held:
                 return what
     return ""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter, separation
@@ -58,6 +58,12 @@ def normed(y: Tensor) -> Tensor:
     return (y - y.mean()) / y.std()
 
 
+def by_rarity(model: nn.Module, batch: Batch) -> Tensor:
+    rare = (batch[1] > 0.8).float()
+    factor = (1 - rare).sum() / rare.sum().clamp(min=1)
+    return binary_cross_entropy_with_logits(model(batch[0]), rare, pos_weight=factor)
+
+
 def counts(y: Tensor) -> Tensor:
     """Return how many targets have the sign of each."""
     return torch.where(y > 0, (y > 0).sum(), (y <= 0).sum())
@@ -99,6 +105,8 @@ LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED),
     "targets over their root mean square": (lambda m, b: mse_loss(m(b[0]), b[1] / b[1].square().mean().sqrt()), NORMED),
     "targets minus their median": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].median()), NORMED),
+    "positives weighted by the batch": (by_rarity, SCALED),
+    "ranks as targets": (lambda m, b: mse_loss(m(b[0]), b[1].argsort(0).argsort(0) / 7), NORMED),
     "targets from 0 to 1": (lambda m, b: mse_loss(m(b[0]), (b[1] - b[1].min()) / (b[1].max() - b[1].min())), NORMED),
     "targets with a 0": (lambda m, b: mse_loss(m(b[0]), b[1].index_fill(0, torch.tensor([3]), 0.0)), ""),
     "normed advantages": (weighted(normed), NORMED),
@@ -128,7 +136,7 @@ def test_constants_of_the_batch_are_told(name: str) -> None:
     loss, said = LOSSES[name]
     of_tokens = "token" in name or (said == UNEVEN and "weights" not in name and "softmax" not in name)
     model, draw = (classifier(), tokens) if of_tokens else (line(), points)
-    note = run(model, loss, draw, 5 if said in (UNEVEN, NORMED) else 100)
+    note = run(model, loss, draw, 10 if said in (UNEVEN, NORMED) else 100)
     assert (said in note) if said else not any(one in note for one in (UNEVEN, NORMED, SCALED, COUNTED)), note
 
 

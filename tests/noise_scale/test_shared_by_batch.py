@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.moments import Moments, Sizes
-from cbs.noise_scale.shared_by_batch import LAGS, LASTING, OFTEN, SharedByBatch, SharedInputs, Sketch
+from cbs.noise_scale.shared_by_batch import LAGS, LASTING, OFTEN, SELDOM, SharedByBatch, SharedInputs, Sketch
 from tests.noise_scale.loops import EXAMPLES, SIZE, Batch, batch, line, points, run, squared
 
 SHARED = "examples of a batch share what other batches do not have"
@@ -343,7 +343,7 @@ def test_one_step_in_8_is_compared_and_later_one_in_32(monkeypatch: pytest.Monke
     draw, drawn = Sketch.draw, list[Sketch]()
     monkeypatch.setattr(Sketch, "draw", lambda self: drawn.append(self) or draw(self))
     assert SHARED in run(line(), squared, shared("one offset"), 250, every=None)
-    assert 250 / 10 / LASTING <= len(drawn) - 1 <= 250 / OFTEN / LASTING
+    assert 250 / SELDOM / LASTING < len(drawn) - 1 <= 250 / OFTEN / LASTING
     drawn.clear()
     run(line(), squared, shared("nothing"), 1300, every=None)
     assert len(drawn) - 1 < 1300 / OFTEN / LASTING / 2
