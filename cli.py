@@ -72,8 +72,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _HELP = (
     "How large a batch can an optimizer use? Sweep, then analyze. The critical batch size B_crit is the one around "
-    "which steps x examples, B S(B)^2, is least on average: from half to twice B_crit, the steps halve and the "
-    "examples double."
+    "which steps x examples is least on average: from half to twice B_crit, steps halve and examples double."
 )
 DISTRIBUTION = "critical-batch-size"
 

@@ -124,7 +124,8 @@ def test_shared_examples_give_the_same_trial_bit_for_bit(kept: int, monkeypatch:
 def test_the_exact_and_the_fitted_truth_of_a_curve_of_the_fitted_form_agree() -> None:
     steps = 30.0 * (1 + (100.0 / SIZES) ** 1.2)
     fine = np.geomspace(20.0, 500.0, 100_001)
-    least = fine[(fine * (1 + (100.0 / fine) ** 1.2) ** 2).argmin()]
+    half, double = (1 + (100.0 / (fine * factor)) ** 1.2 for factor in (0.5, 2.0))
+    least = fine[np.abs(np.log(half / double) - np.log(2)).argmin()]
     for found in (exact(SIZES, steps), fitted(SIZES[1:-1], steps[1:-1])):
         assert found.critical == pytest.approx(least, rel=5e-3)
         assert found.min_steps == pytest.approx(30.0, rel=1e-6)

@@ -223,6 +223,10 @@ def outcome_report(
     rows: dict[str, dict[str, Any]] = {}
     for row in itertools.chain.from_iterable(map(reasons, searches)):
         rows.setdefault(row["trial"], row)
+    for name, trial in ends.items():  # a search that began with more trials need not have asked for this one
+        cell, why = Cell.of(trial.config), "asked for when less was known"
+        about = {"optimizer": cell.optimizer, "batch_size": cell.batch_size, "lr": trial.config.lr, "seed": cell.seed}
+        rows.setdefault(name, {"trial": name, **about, "why": why, "status": str(trial.status)})
     assert search.sweep.target is not None
     nearness = Nearness(search.sweep.target, ends.values(), search.sweep.budget_judged)
     failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]

@@ -62,7 +62,7 @@ MODELS = len({model for model, _, _ in read(models.PAGE.read_text())})
 STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     (
         "README.md",
-        "to {:.0f} % instead of {:.0f}: a first look",
+        "a precision of {:.0f} % instead of {:.0f}: a first look",
         lambda: (100 * QUICK.usual_precision, 100 * DEFAULT.usual_precision),
     ),
     ("README.md", "one of {} definitions", lambda: (WORDS[len(DEFINITIONS.names())],)),
@@ -133,7 +133,11 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("fits.md", "until it is expected to be {:.0f} % narrower", lambda: (100 * (1 - GOAL),)),
     ("fits.md", "between two that are more than a factor of {} apart", lambda: (FARTHEST,)),
     ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),
-    ("definitions.md", "`exchange` r = {:g} | above", lambda: (default(HEADLINE, "exchange"),)),
+    (
+        "definitions.md",
+        "`exchange` r = {:g}, `span` = {:g} | above",
+        lambda: (default(HEADLINE, "exchange"), default(HEADLINE, "span")),
+    ),
     ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),
     ("definitions.md", "- S_min) | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
     (

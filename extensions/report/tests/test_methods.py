@@ -79,9 +79,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_recorded_is_said(root: Path) -> None:
     (text,) = methods(root, config=FAST).paragraphs
     for words in (
-        r"\emph{least\_product}~\cite{mccandlish2018empirical}, the critical batch size $B_{\mathrm{crit}}$ is where "
-        r"steps $\times$ examples, $B\,S(B)^2$, is least: "
-        "from half to twice B_crit, the steps halve and the examples double.",
+        r"\emph{least\_product}~\cite{mccandlish2018empirical}, the critical batch size $B_{\mathrm{crit}}$ is the one "
+        r"around which steps $\times$ examples, $B\,S(B)^2$, is least on average: from half to twice "
+        r"$B_{\mathrm{crit}}$, the steps halve and the examples double.",
         r"Gaussian process of a size that was learned~\cite{rasmussen2006gaussian}, and runs of one seed were paired",
         r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until each run reached",
         "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",

@@ -192,7 +192,7 @@ def test_data_that_only_follow_the_critical_batch_size_are_said_to(
     """Where all models need the same fewest steps, data counted at B_crit are a multiple of it: the exponent is 1."""
     said = "data, counted at B_crit, is proportional to it, as the steps there hardly differ"
     assert not any("hardly differ" in note for note in found.notes)
-    scatter = dict(zip(WIDTHS.values(), (30.0, 90.0, 45.0), strict=True))
+    scatter = dict(zip(WIDTHS.values(), (16.0, 120.0, 45.0), strict=True))
     monkeypatch.setitem(
         globals(), "steps_to", lambda loss, size, batch, speed: 400 * (1 + scatter[size] / batch) / loss
     )

@@ -381,7 +381,7 @@ def test_steps_that_never_fall_may_be_epochs(steps: list[float], told: int) -> N
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.floats(1.0, 1e6), st.floats(16.0, 256.0), st.integers(0, 2))
+@given(st.floats(1.0, 1e6), st.floats(18.0, 256.0), st.integers(0, 2))
 def test_exact_curves_come_back(min_steps: float, critical: float, fewer: int) -> None:
     frame = pd.read_csv(io.StringIO(curve(min_steps, min_steps * critical, (4, *SIZES, 1024)[fewer:])))
     (answer,) = fit_table(frame, QUICK).answers
