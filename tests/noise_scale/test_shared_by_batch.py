@@ -345,8 +345,8 @@ def test_one_step_in_8_is_compared_and_later_one_in_32(monkeypatch: pytest.Monke
     assert SHARED in run(line(), squared, shared("one offset"), 250, every=None)
     assert 250 / SELDOM / LASTING < len(drawn) - 1 <= 250 / OFTEN / LASTING
     drawn.clear()
-    run(line(), squared, shared("nothing"), 1300, every=None)
-    assert len(drawn) - 1 < 1300 / OFTEN / LASTING / 2
+    run(line(), squared, shared("nothing"), 2600, every=None)
+    assert len(drawn) - 1 < 2600 / OFTEN / LASTING / 3
 
 
 def test_examples_in_the_second_dimension_are_told() -> None:
