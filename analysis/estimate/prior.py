@@ -163,7 +163,7 @@ class StepsPrior:
         lines = np.stack([before * BEFORE[1], (1 - before) * AFTER[1]], axis=2) * self.scale
         of_law = [law for law, *_ in usual] + [0] * len(gaps)
         # the places of a jump share its odds, and those of a kink
-        shared = [np.full(len(at), odds / max(len(at), 1)) for at, odds in ((gaps, JUMPS), (kinks, KINKS))]
+        shared = [np.full(len(each), odds / max(len(each), 1)) for each, odds in ((gaps, JUMPS), (kinks, KINKS))]
         chances = np.r_[[weight for *_, weight in usual], *shared]
         return Slopes(
             edges=edges,

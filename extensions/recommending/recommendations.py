@@ -13,8 +13,8 @@ of devices up to the given one:
 
 The last one is the trade-off of McCandlish et al. (2018), appendix D, who minimise examples plus r times steps, with
 the minimum at :math:`B = \sqrt{r B_{crit}}`. There one percent fewer steps cost :math:`r/B` percent more examples, so
-that it is the least product :math:`E S^{r/B}` of the same draws
-(:class:`~analysis.estimate.definitions.least_product.LeastProduct`).
+that it is the lowest point of the product :math:`E S^{r/B}` of the same draws
+(:class:`~analysis.estimate.definitions.least_product.LeastProduct` with the span 1).
 
 The steps are uncertain, and so are the seconds if their table gives their error. For a given number of devices the
 first two and the last choose the same batch size; they differ in the number of devices.

@@ -36,7 +36,8 @@ class LeastProduct(Definition):
     """Batch size around which steps times examples are least on average, in examples; 0 or infinity if that is below
     the smallest or above the largest one measured.
 
-    Depends on: the target; the measured batch sizes around it. It is no extrapolation.
+    Depends on: the target; the measured batch sizes around it. It is no extrapolation, but for its mean within the span
+    of the smallest or the largest of them: the curve beyond is part of it, as uncertain as its draws.
 
     Source: on the hyperbola it is the critical batch size of arXiv:1812.06162, equation 2.12.
 
