@@ -40,10 +40,11 @@ STEP = 0.1
 # Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes
 EXPONENT, PLACE = 0.3, 3.0
 
-LENGTH = 2.0
-SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
+LENGTH = 2.0  # Of the departure's slope, in ln B: it is another one three doublings further
+
 # Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 # that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35.
+SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
 WEIGHTS = (0.05, 0.45, 0.28, 0.14, 0.08)
 
 SATURATION = math.inf

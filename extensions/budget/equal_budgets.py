@@ -27,7 +27,6 @@ from extensions.budget.reading import Spent, side_by_side, spent
 
 # Default margin of a metric in nats; for other metrics it is the fraction `SHARE` of the best value
 NATS = 0.01
-
 SHARE = 0.01
 
 

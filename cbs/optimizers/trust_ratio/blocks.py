@@ -33,6 +33,7 @@ class Extent(NamedTuple):
     tile: int
 
 
+# A tile of 1 MiB in float32 stays in the cache of a core; an accelerator reads its memory once, so tensors stay whole
 CPU = Extent(small=2**16, shared=2**18, tile=2**18)
 ACCELERATOR = Extent(small=2**22, shared=2**24, tile=2**62)
 

@@ -20,6 +20,7 @@ from cbs.trial.store import Store
 from extensions.branching.checkpoints import number_of
 from extensions.branching.local_batch_sizes import LocalBatchSizes, LocalScope, local
 from extensions.branching.reading import Branched, TunedBranches, tuned
+from extensions.branching.tables import checkpoints
 from tests.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, inside, sweep
 from tests.test_malicious import edit
@@ -70,6 +71,9 @@ def test_the_noise_scale_stands_beside_with_its_ratio(answered: LocalBatchSizes)
         ratio = each.noise_scale_ratio
         assert ratio.value == pytest.approx(each.noise_scale.value / each.critical_batch_size.value)
         assert ratio.interval[0] < ratio.value < ratio.interval[1]
+    headings = [column.heading for column in checkpoints(answered).shown(wide=True).columns]
+    assert "B_simple / B_local" in headings
+    assert "B_matched" not in headings
 
 
 def test_the_time_average_is_that_of_the_curve_and_of_its_power_law(answered: LocalBatchSizes) -> None:

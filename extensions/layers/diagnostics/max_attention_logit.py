@@ -24,8 +24,8 @@ from cbs.compute.state import IN_AUXILIARY_PASS
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
-BLOCKS = {"cpu": 2**19}
 # Largest number of logits in memory at a time, by kind of device: fits the cache on a CPU, 64 MiB elsewhere
+BLOCKS = {"cpu": 2**19}
 BLOCK = 2**24
 
 # A pair is masked by a float mask with an entry at or below this value; larger entries, such as a position bias, mask

@@ -230,6 +230,7 @@ def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
         (["reproduce", "nqm", "--scale", "huge"], "unknown scale 'huge'"),
         (["reproduce", "nqm", "--tflops", "0"], "--tflops must be above 0"),
         (["reproduce", "merit-gpt2", "--set", "nothing=1"], "unknown key 'nothing'"),
+        (["reproduce", "merit-gpt2", "--dry-run", "--set", "nothing=1"], "unknown key 'nothing'"),
         (["reproduce", "nqm", "-o", "/proc/none"], "/proc/none"),
         (["reproduce", "nqm", "--record", "/proc/none"], "/proc/none"),
     ],

@@ -175,6 +175,8 @@ def test_without_noise_every_tuned_width_is_exact_and_the_last_one_move_off(alph
     assert math.log(last.best_lr / (LIMIT * math.exp(-alpha / 128))) == pytest.approx(-alpha / 128, abs=2e-3)
     assert [len(stage.lrs) for stage in found.stages] == list(POINTS)
     assert found.trials == 2 * 17
+    # seven octaves, in steps of 7/8 of one, at four widths
+    assert found.full_grid_trials == 2 * 4 * 9
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.05])
