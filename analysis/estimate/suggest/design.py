@@ -31,9 +31,9 @@ from analysis.quantities import Array
 
 GOAL = 0.8  # Expected width of the interval, relative to now, at which no more trials are added
 
-# Runs that the search of the learning rate takes at a new batch size, on its first seed: more where other batch sizes
-# are far, one where they say enough.
-SEARCH = 2
+# Runs that the search of the learning rate takes at a new batch size, on its first seed: between others, which say
+# where the best one lies; and beyond them, where it may still have to be bracketed.
+INSIDE, OUTSIDE = 2, 4
 
 # Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time
 STEP = 1.0
@@ -131,9 +131,10 @@ class Design:
 
     def cost(self, cells: Sequence[Cell]) -> float:
         """Return what these runs take, in examples; the learning rate of a new batch size has to be searched, too."""
-        sizes = [size for size, _ in cells]
-        runs = [*sizes, *(SEARCH - 1) * sorted({*sizes}.difference(self.draws.batch_sizes.tolist()))]
-        return sum(self.examples(size) * (1 + STEP / size) for size in runs)
+        runs, there = Counter(size for size, _ in cells), self.draws.batch_sizes
+        for size in {*runs}.difference(there.tolist()):
+            runs[size] += (INSIDE if there[0] < size < there[-1] else OUTSIDE) - 1
+        return sum(count * self.examples(size) * (1 + STEP / size) for size, count in sorted(runs.items()))
 
     def most_for_its_cost(
         self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST, least: int = 1

@@ -21,7 +21,7 @@ from analysis.estimate.noise import NoiseScale
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.suggest import BEYOND, LEAST_OPEN, OPEN, Known, _beyond, suggest
-from analysis.estimate.suggest.design import GOAL, MOST, SEARCH, STEP, Design
+from analysis.estimate.suggest.design import GOAL, INSIDE, MOST, OUTSIDE, STEP, Design
 from analysis.read.results import load
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialResult
@@ -379,5 +379,8 @@ def test_a_new_batch_size_is_dearer_by_its_search() -> None:
     found = design()
     known, unknown = found.cost([(32, 3)]), found.cost([(48, 3)])
     assert found.examples(32) < known == pytest.approx(found.examples(32) * (1 + STEP / 32))
-    assert unknown == pytest.approx(SEARCH * found.examples(48) * (1 + STEP / 48))
-    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((SEARCH + 1) * found.examples(48) * (1 + STEP / 48))
+    assert unknown == pytest.approx(INSIDE * found.examples(48) * (1 + STEP / 48))
+    assert found.cost([(48, 3), (48, 4)]) == pytest.approx((INSIDE + 1) * found.examples(48) * (1 + STEP / 48))
+    # beyond the others nothing says where its best learning rate lies, as yet
+    for size in (int(WIDE[0]) // 2, int(WIDE[-1]) * 2):
+        assert found.cost([(size, 3)]) == pytest.approx(OUTSIDE * found.examples(size) * (1 + STEP / size))
