@@ -32,8 +32,8 @@ from analysis.quantities import Array
 GOAL = 0.8  # Expected width of the interval, relative to now, at which no more trials are added
 
 # Runs that the search of the learning rate takes at a new batch size, on its first seed: between others, which say
-# where the best one lies; and beyond them, where it may still have to be bracketed.
-INSIDE, OUTSIDE = 2, 4
+# where the best one lies; and beyond them, where a bracket takes three and is often moved or halved.
+INSIDE, OUTSIDE = 2, 5
 
 # Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time
 STEP = 1.0
