@@ -314,9 +314,12 @@ def test_the_price_counts_only_once_batch_sizes_enclose_the_answer(tmp_path: Pat
     """From far above it every batch size is worth many runs at the critical one."""
     far = sweep(WORLD).replace(expected=(200.0, 400_000.0))
     done = to_precision(far, 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=1.0)
-    dear = [entry["estimates"][0]["interval"] for entry in done.rounds if (entry["estimates"][0]["runs"] or 0.0) > 1.0]
-    assert None in dear[0]
-    assert None not in dear[-1]
+    dear = [entry for entry in done.rounds if (entry["estimates"][0]["runs"] or 0.0) > 1.0]
+    opened = [entry for entry in dear if None in entry["estimates"][0]["interval"]]
+    assert opened[0] is dear[0]
+    assert dear[-1] not in opened
+    # what is dear already is closed, not narrowed
+    assert not any("narrow" in part["why"] for entry in opened for part in entry["added"])
     assert "1 runs at B_crit (--max-runs)" in done.reasons["adamw"]
 
 

@@ -92,7 +92,13 @@ Wanted = tuple[list[Part], tuple[str, ...]]
 
 
 def suggest(
-    answer: Answer, goal: float = 0.0, seeds: Sequence[int] | None = None, most: int = MOST, least: int = 1
+    answer: Answer,
+    goal: float = 0.0,
+    seeds: Sequence[int] | None = None,
+    most: int = MOST,
+    least: int = 1,
+    *,
+    outwards: bool = False,
 ) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, or evaluations
     are too rare at the sweep's own, because more trials of the same protocol would not help.
@@ -102,6 +108,7 @@ def suggest(
         goal: half-width of the interval of ``ln B_crit`` beyond which nothing needs to be narrowed.
         seeds: the seeds that may be used; ``None`` for any.
         most, least: largest and smallest number of runs, where these are to narrow the interval.
+        outwards: whether batch sizes beyond the measured ones are to close the interval, rather than runs at these.
     """
     known = Known(answer, goal, seeds, most, least)
     group = answer.group
@@ -112,7 +119,8 @@ def suggest(
     warmup = {} if searching else known.half_the_warmup()
     anew = bool(warmup) or (searching is not None and answer.target != group.target)
     shorter = ([(tuple(known.reached), known.seeds)], ("a sweep with half the warmup",)) if warmup else None
-    wanted = searching or shorter or known.asked_for() or known.most_for_its_cost() or known.asked_for(LEAST_OPEN)
+    wanted = searching or shorter or known.asked_for()
+    wanted = wanted or (None if outwards else known.most_for_its_cost()) or known.asked_for(LEAST_OPEN)
     if wanted is None:
         return None
     parts, reasons = wanted

@@ -109,11 +109,11 @@ class Precision(Rounds):
             state = f"the interval is narrow enough, but: {verdict}" if narrow[text] else f"verdict: {verdict}"
             why, seeds = stop, None if self.more_seeds else sweep.axes.seeds
             most = max(FEWEST_RUNS, least, prices[text]["trials"] // SHARE)
-            wish = None if why else suggest(answer, self.goal, seeds, most, least)
+            spent, opened = prices[text]["examples"] > self.runs * _one_run(answer), _may_close(answer)
+            wish = None if why else suggest(answer, self.goal, seeds, most, least, outwards=spent and opened)
             # where the search believed other batch sizes and the analysis does not; a few trials, whatever the price
             edges = wish is not None and wish.lrs is None and bool(wish.edges)
-            spent = not _may_close(answer) and prices[text]["examples"] > self.runs * _one_run(answer)
-            if why is None and spent and not edges:
+            if why is None and spent and not (edges or (opened and wish)):
                 why = f"it has seen the examples of {self.runs:g} runs at B_crit (--max-runs)"
             if wish is None or why is not None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"

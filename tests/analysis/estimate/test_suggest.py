@@ -302,6 +302,9 @@ def test_an_end_that_runs_at_the_measured_batch_sizes_do_not_close_is_looked_for
         assert Known(measured).asked_for() is None
         wished = suggest(measured)
     assert max(wished.batch_sizes) == 2048
+    with patch.object(Known, "_beyond", return_value=(LEAST_OPEN, OPEN - 0.1)):
+        assert max(suggest(measured).batch_sizes) < 2048
+        assert max(suggest(measured, outwards=True).batch_sizes) == 2048
 
 
 def test_seeds_are_no_help_where_the_answer_lies_beyond(measured: Answer) -> None:
