@@ -166,11 +166,10 @@ def _normed(value: Tensor, examples: int) -> str:
         if differ and any(abs(float(one) - 1) < CLOSE for one in over_all):
             return what
     if all_differ and own.std() > 0:
-        ranks = False  # they were told above
-        ends = ordered[[0, -1]].tolist()
-        for what, held in zip(AGAIN, (float(rows.median()) == 0, ends == [0, 1], ranks), strict=True):
-            if held:
-                return what
+        if float(rows.median()) == 0:
+            return "median 0"
+        if ordered[[0, -1]].tolist() == [0, 1]:
+            return "smallest value 0 and largest 1"
     return ""
 
 

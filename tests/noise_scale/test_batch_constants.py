@@ -102,12 +102,21 @@ LOSSES: dict[str, tuple[Callable[[nn.Module, Batch], Tensor], str]] = {
     "tokens up to one length": (lambda m, b: each(m, b)[:, : int(b[1][0, 0]) + 1].mean(), ""),
     "one token each": (lambda m, b: cross_entropy(m(b[0])[torch.arange(SIZE), 0], b[1][:, 0]), ""),
     "standardised targets": (lambda m, b: mse_loss(m(b[0]), normed(b[1])), NORMED),
-    "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED),
-    "targets over their root mean square": (lambda m, b: mse_loss(m(b[0]), b[1] / b[1].square().mean().sqrt()), NORMED),
-    "targets minus their median": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].median()), NORMED),
+    "centred targets": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].mean()), NORMED + "mean 0"),
+    "targets over their root mean square": (
+        lambda m, b: mse_loss(m(b[0]), b[1] / b[1].square().mean().sqrt()),
+        NORMED + "mean square 1",
+    ),
+    "targets minus their median": (lambda m, b: mse_loss(m(b[0]), b[1] - b[1].median()), NORMED + "median 0"),
     "positives weighted by the batch": (by_rarity, SCALED),
-    "ranks as targets": (lambda m, b: mse_loss(m(b[0]), b[1].argsort(0).argsort(0) / 7), NORMED),
-    "targets from 0 to 1": (lambda m, b: mse_loss(m(b[0]), (b[1] - b[1].min()) / (b[1].max() - b[1].min())), NORMED),
+    "ranks as targets": (
+        lambda m, b: mse_loss(m(b[0]), b[1].argsort(0).argsort(0) / 7),
+        NORMED + "values in equal steps",
+    ),
+    "targets from 0 to 1": (
+        lambda m, b: mse_loss(m(b[0]), (b[1] - b[1].min()) / (b[1].max() - b[1].min())),
+        NORMED + "smallest value 0 and largest 1",
+    ),
     "targets with a 0": (lambda m, b: mse_loss(m(b[0]), b[1].index_fill(0, torch.tensor([3]), 0.0)), ""),
     "normed advantages": (weighted(normed), NORMED),
     "softmax over the batch": (weighted(lambda y: y.softmax(0)), UNEVEN),
@@ -136,7 +145,7 @@ def test_constants_of_the_batch_are_told(name: str) -> None:
     loss, said = LOSSES[name]
     of_tokens = "token" in name or (said == UNEVEN and "weights" not in name and "softmax" not in name)
     model, draw = (classifier(), tokens) if of_tokens else (line(), points)
-    note = run(model, loss, draw, 10 if said in (UNEVEN, NORMED) else 100)
+    note = run(model, loss, draw, 10 if said.startswith((UNEVEN, NORMED)) else 100)
     assert (said in note) if said else not any(one in note for one in (UNEVEN, NORMED, SCALED, COUNTED)), note
 
 
