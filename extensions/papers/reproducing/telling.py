@@ -163,9 +163,6 @@ those with an answer: the published value, ours with a 95 % interval, and the
 from which `cbs recipes atlas` makes it. Seconds are of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
-
-Records made before December 2026 take a critical batch size at the lowest point of steps x examples, which was the
-headline until then (`least_product(span=1)`), not at the mean around it.
 """
 
 _KEYS = ("recipe", "scale", "title", "paper", "command", "date", "verdicts", "complete")
