@@ -58,8 +58,8 @@ Range = tuple[float, float, float]
 
 # Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
 # `benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 88 sweeps; 20 %:
-# 160; 10 %, without `--max-runs`: 80, with the lowest point of the product as the answer: rather too many).
-RUNS: Mapping[float, Range] = {0.35: (14, 21, 37), 0.2: (15, 28, 57), 0.1: (31, 100, 380)}
+# 107; 10 %, without `--max-runs`: 80, with the lowest point of the product as the answer: rather too many).
+RUNS: Mapping[float, Range] = {0.35: (14, 23, 47), 0.2: (16, 31, 71), 0.1: (31, 100, 380)}
 
 # GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
