@@ -16,11 +16,12 @@ from cbs.registry.choices import Choice
 from cbs.registry.commands import command_line, masked
 from cbs.training.parents import parent_at
 from cbs.trial.record import TrialResult, TrialStatus
-from sweeps.external.asked import asked_sweep, check_there, told_first, told_secrets
+from sweeps.external.asked import _within, asked_sweep, check_there, told_first, told_secrets
 from sweeps.external.curve import LoggedCurve
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import run_command
 from sweeps.external.trainer import trained_by
+from sweeps.recipes import RECIPES
 from sweeps.spec.axes import Axes
 from sweeps.spec.spec import Sweep, prototype
 from tests.sweeps.test_external import PLACES as ALL_PLACES
@@ -251,3 +252,18 @@ def test_a_program_that_trains_at_another_batch_size_is_found_out(tmp_path: Path
 
 
 # -- again ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budgets", "sizes"),
+    [
+        ((300,), (4, 8, 16)),
+        ((2000, 50_000), (4, 8, 16, 32, 64, 128)),
+        ((1,), (4,)),
+        ((), RECIPES.make("default").axes.batch_sizes),
+    ],
+)
+def test_batch_sizes_whose_warmup_does_not_fit_into_a_budget_are_left_out(
+    budgets: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
+    assert _within(RECIPES.make("default"), budgets).axes.batch_sizes == sizes
