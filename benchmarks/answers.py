@@ -6,7 +6,7 @@ prints the tables of prices in ``docs/evidence.md``. Search, policy and analysis
 runs are drawn, from one of the smooth curves of :mod:`benchmarks.world_curves`. The critical batch size lies anywhere
 from a third of the first batch sizes to thirty times beyond them; the best learning rate from 1/30 to 1000 times the
 optimizer's default, and drifts with a power from 0 to 1 of the batch size, in half of the sweeps only up to the
-critical batch size or so; twice the best learning rate costs 10 % more steps, or 2 to 100 %, as with optimizers that
+critical batch size or so; twice the best learning rate costs 10 % more steps, or 3 to 100 %, as with optimizers that
 were swept; seeds scatter by 3, 6 or 15 %, of which learning rates share most, and in every second sweep all batch
 sizes of a seed :data:`COMMON` of the variance (.5 to .9 on the embedded text); in every third sweep runs diverge at 1.5
 times the best learning rate, in the others at ten times.

@@ -40,7 +40,7 @@ STEP = 0.1
 # Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes
 EXPONENT, PLACE = 0.3, 3.0
 
-LENGTH = 2.0  # Of the departure's slope, in ln B: it is another one three doublings further
+LENGTH = 2.0  # Of the departure's slope, in ln B: three doublings apart two slopes have little in common
 
 # Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 # that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35.

@@ -165,7 +165,7 @@ def _loss(row: Any, window: float, sign: float) -> float:
     return sign * end_mean(examples, values, window)
 
 
-# Not even between two seeds does chance make that
+# Chance does not do that, not even with two seeds
 _WILD = 30.0
 
 
