@@ -51,7 +51,7 @@ Queue = Callable[..., TrialResult]
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    """Runs one trial as a job that begins after ``begins`` seconds, and does ``then`` at its end."""
+    """Runs one trial as a job that does ``then`` at its end; it waits until ``begins``."""
     spool, jobs, over = tmp_path / "queue", list[subprocess.Popen[bytes]](), threading.Event()
     spool.mkdir()
     (tmp_path / "sbatch").write_text(SBATCH)
@@ -60,15 +60,17 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     monkeypatch.setenv("QUEUE", str(spool))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def node(begins: float) -> None:
-        while not (spool / "job").exists() and not over.wait(0.02):
+    def node(begins: Callable[[], bool]) -> None:
+        while not ((spool / "job").exists() and begins()) and not over.wait(0.02):
             pass
-        if not over.wait(begins):
+        if not over.is_set():
             jobs.append(subprocess.Popen(["bash", (spool / "job").read_text().strip()], start_new_session=True))
             (spool / "code.new").write_text(f"{jobs[0].wait()}\n")
             (spool / "code.new").rename(spool / "code")
 
-    def run(begins: float, last: int, then: str, alive: Callable[[int], object] = print) -> TrialResult:
+    def run(
+        last: int, then: str, alive: Callable[[int], object] = print, begins: Callable[[], bool] = lambda: True
+    ) -> TrialResult:
         script = tmp_path / "program.py"
         script.write_text(PROGRAM.replace("LAST", str(last)).replace("THEN", then))
         made = trainer(command=f"{sys.executable} -S {script} {PLACES}")
@@ -90,10 +92,13 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
 
 def test_a_job_waits_in_its_queue_runs_and_ends_at_the_target(queue: Queue, tmp_path: Path) -> None:
-    heard: list[float] = []
-    result = queue(0.3, 40, then="time.sleep(60)", alive=lambda step: heard.append(time.monotonic()))
+    heard: list[int] = []
+    until = time.monotonic() + DEADLINE
+    # it begins because its trial is alive while it waits
+    begins = lambda: len(heard) > 3 or time.monotonic() > until  # noqa: E731
+    result = queue(40, then="time.sleep(60)", alive=heard.append, begins=begins)
     assert result.status is TrialStatus.REACHED, result.message
-    assert len(heard) > 3, "while it waits it is alive"
+    assert heard[:4] == [0] * 4
     output = (tmp_path / "runs" / "one" / "output.log").read_text()
     assert "Submitted batch job 17" in output
     assert "talks" in output
@@ -101,7 +106,7 @@ def test_a_job_waits_in_its_queue_runs_and_ends_at_the_target(queue: Queue, tmp_
 
 
 def test_how_a_job_fails_is_said(queue: Queue) -> None:
-    result = queue(0.0, 8, then="raise SystemExit('no licence')")
+    result = queue(8, then="raise SystemExit('no licence')")
     assert result.status is TrialStatus.FAILED
     assert "exit code 1" in result.message
     assert "no licence" in result.message
