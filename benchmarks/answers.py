@@ -128,19 +128,17 @@ class World:
 
     @functools.cached_property
     def basin(self) -> tuple[float, float]:
-        """How bent ln S is around the best learning rate, and the batch size beyond which that rises no more, over the
-        least product."""
+        """How bent ln S is around the best learning rate; and the least product over the batch size beyond which the
+        best learning rate rises no more, 0 if there is none."""
         rng = np.random.default_rng([self.number, 55])
         bend = BEND * math.exp(UNLIKE * float(np.clip(rng.standard_normal(), -1.5, 2.5)))
-        saturates = math.exp(rng.uniform(-1.5, 1.5))
-        return bend, saturates if self.number // 2 % 2 else math.inf
+        saturates = math.exp(-rng.uniform(-1.5, 1.5))
+        return bend, saturates if self.number // 2 % 2 else 0.0
 
     def best_lr(self, batch_size: int) -> float:
         _, _, truth, distance, drift = self.drawn
-        scale, knee = batch_size / truth, self.basin[1]
-        if math.isfinite(knee):
-            scale = (1 + knee) / (1 + knee / scale)
-        return DEFAULT_LR * distance * scale**drift
+        saturates = self.basin[1]
+        return DEFAULT_LR * distance * ((saturates + 1) / (saturates + truth / batch_size)) ** drift
 
     def end(self, config: TrialConfig) -> End:
         gap = math.log(config.lr / self.best_lr(config.batch_size))

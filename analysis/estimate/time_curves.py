@@ -15,7 +15,7 @@ from analysis.estimate.result import Answer
 from analysis.quantities import Array, percentiles
 from analysis.read.throughput import Throughput, powers_of_two
 
-_CANDIDATES = 200  # A factor of 1.07 apart over six decades: the product of steps and examples is flatter than that
+_CANDIDATES = 200  # A factor of 1.07 apart over six decades: the least time and cost are flatter than that
 
 
 @dataclass(frozen=True)

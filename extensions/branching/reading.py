@@ -165,7 +165,7 @@ def _loss(row: Any, window: float, sign: float) -> float:
     return sign * end_mean(examples, values, window)
 
 
-# Chance does not do that, not even with two seeds
+# By chance not even two seeds scatter so much farther than others
 _WILD = 30.0
 
 

@@ -155,18 +155,21 @@ def reasons(search: Search) -> list[dict[str, Any]]:
     for key, study in search.studies.items():
         for (lr, seed), why in study.why.items():
             result = study.results.get((lr, seed))
-            rows.append(
-                {
-                    "trial": search.config(Cell(key.optimizer, key.batch_size, seed), lr).trial_id,
-                    "optimizer": key.optimizer,
-                    "batch_size": key.batch_size,
-                    "lr": lr,
-                    "seed": seed,
-                    "why": why,
-                    "status": None if result is None else str(result.status),
-                }
-            )
+            cell = Cell(key.optimizer, key.batch_size, seed)
+            rows.append(_row(search.config(cell, lr).trial_id, cell, lr, why, result))
     return rows
+
+
+def _row(name: str, cell: Cell, lr: float, why: str, result: TrialResult | None) -> dict[str, Any]:
+    return {
+        "trial": name,
+        "optimizer": cell.optimizer,
+        "batch_size": cell.batch_size,
+        "lr": lr,
+        "seed": cell.seed,
+        "why": why,
+        "status": None if result is None else str(result.status),
+    }
 
 
 def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
@@ -224,9 +227,8 @@ def outcome_report(
     for row in itertools.chain.from_iterable(map(reasons, searches)):
         rows.setdefault(row["trial"], row)
     for name, trial in ends.items():  # a search that began with more trials need not have asked for this one
-        cell, why = Cell.of(trial.config), "asked for when less was known"
-        about = {"optimizer": cell.optimizer, "batch_size": cell.batch_size, "lr": trial.config.lr, "seed": cell.seed}
-        rows.setdefault(name, {"trial": name, **about, "why": why, "status": str(trial.status)})
+        why = "asked for when less was known"
+        rows.setdefault(name, _row(name, Cell.of(trial.config), trial.config.lr, why, trial))
     assert search.sweep.target is not None
     nearness = Nearness(search.sweep.target, ends.values(), search.sweep.budget_judged)
     failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]

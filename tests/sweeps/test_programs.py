@@ -251,9 +251,6 @@ def test_a_program_that_trains_at_another_batch_size_is_found_out(tmp_path: Path
     assert "not steps times the batch size 8" in curve.problem
 
 
-# -- again ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("budgets", "sizes"),
     [

@@ -93,9 +93,12 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
 def test_a_job_waits_in_its_queue_runs_and_ends_at_the_target(queue: Queue, tmp_path: Path) -> None:
     heard: list[int] = []
-    until = time.monotonic() + DEADLINE
-    # it begins because its trial is alive while it waits
-    begins = lambda: len(heard) > 3 or time.monotonic() > until  # noqa: E731
+    until = time.monotonic() + 60.0
+
+    def begins() -> bool:
+        """The job begins because its trial is alive while it waits."""
+        return len(heard) > 3 or time.monotonic() > until
+
     result = queue(40, then="time.sleep(60)", alive=heard.append, begins=begins)
     assert result.status is TrialStatus.REACHED, result.message
     assert heard[:4] == [0] * 4
