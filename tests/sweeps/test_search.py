@@ -6,10 +6,11 @@ import pytest
 from cbs.registry.choices import parse_choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
+from sweeps.outlook.report import reasons
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
-from sweeps.spec.axes import StagedStudy, StudyKey
+from sweeps.spec.axes import Cell, StagedStudy, StudyKey
 from tests.sweeps.simulation import run_search, small_sweep
 
 
@@ -298,3 +299,16 @@ def test_a_learning_rate_at_which_others_would_be_faster_is_not_believed():
     study = StudyKey("adamw", 16)
     assert len(search.studies[study].lrs) > 2
     assert search.studies[study].best[1] < 1.1 * (100 + 3000 / 16)
+
+
+def test_a_row_of_a_report_describes_its_own_trial():
+    search = Search(small_sweep())
+    results = run_search(search)
+    rows = reasons(search)
+    assert {row["seed"] for row in rows} > {0}
+    assert {row["trial"] for row in rows} == set(results)
+    for row in rows:
+        config = results[row["trial"]].config
+        cell = Cell(row["optimizer"], row["batch_size"], row["seed"])
+        assert (cell, row["lr"]) == (Cell.of(config), config.lr)
+        assert row["status"] == str(search.studies[cell.study].results[row["lr"], row["seed"]].status)
