@@ -379,12 +379,7 @@ def test_the_shell_completes_commands_and_flags(tmp_path):
         answer = subprocess.run(
             [sys.executable, "-c", "import sys, cli; sys.argv = ['cbs']; cli.main()"],
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "_CBS_COMPLETE": "complete_bash",
-                "COMP_WORDS": words,
-                "COMP_CWORD": place,
-            },
+            env={**os.environ, "_CBS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place},
             capture_output=True,
             text=True,
         )

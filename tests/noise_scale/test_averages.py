@@ -95,11 +95,7 @@ def test_without_steps_there_is_nothing_to_say() -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(
-    before=st.integers(0, 600),
-    after=st.integers(0, 600),
-    options=st.sampled_from([{}, {"window": 900}]),
-)
+@given(before=st.integers(0, 600), after=st.integers(0, 600), options=st.sampled_from([{}, {"window": 900}]))
 def test_a_saved_state_goes_on_as_if_nothing_had_happened(before: int, after: int, options: dict[str, Any]) -> None:
     moments = steps(before + after)
     whole = filled(moments, **options)

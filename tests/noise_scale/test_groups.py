@@ -131,8 +131,7 @@ def run(source: str, groups: Any, steps: int, *, between: float, within: float, 
 
 
 @pytest.mark.parametrize(
-    ("source", "between", "within"),
-    kinds([("split", 2.0, 6.0)], [("split", 6.0, 0.6), ("per_example", 2.0, 6.0)]),
+    ("source", "between", "within"), kinds([("split", 2.0, 6.0)], [("split", 6.0, 0.6), ("per_example", 2.0, 6.0)])
 )
 def test_both_levels_are_in_their_intervals(source: str, between: float, within: float) -> None:
     meter = run(source, MEMBERS, 600, between=between, within=within)

@@ -100,10 +100,7 @@ def test_a_run_goes_on_in_the_precision_in_which_it_began(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
-    [
-        ("muon", {"momentum": 1.0}, "momentum"),
-        ("muon", {"ns_steps": 0}, "ns_steps must be a whole number"),
-    ],
+    [("muon", {"momentum": 1.0}, "momentum"), ("muon", {"ns_steps": 0}, "ns_steps must be a whole number")],
 )
 def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -324,11 +324,7 @@ def linear(*sides: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "base", "message"),
     [
-        (
-            linear(9, 8, 8),
-            linear(7, 4, 4),
-            r"'tokens.weight' \(embedding\) is \(9, 8\), but \(7, 4\) in the base",
-        ),
+        (linear(9, 8, 8), linear(7, 4, 4), r"'tokens.weight' \(embedding\) is \(9, 8\), but \(7, 4\) in the base"),
         (linear(7, 8, 16), linear(7, 4, 4), "'a.weight' grows from .* different factors, 4 and 2"),
         (nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 4), "no parameter '0.weight' of 2 dimensions"),
         (nn.Conv2d(4, 4, 5), nn.Conv2d(4, 4, 3), "'weight' .kernel. is"),

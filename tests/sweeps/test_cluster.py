@@ -124,10 +124,7 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
     monkeypatch.setattr(ray, "init", too_slow)
     notes: list[str] = []
     run = SimpleNamespace(
-        over=False,
-        search=SimpleNamespace(all_counts=lambda: (0, 0)),
-        note=notes.append,
-        all_lost=lambda: None,
+        over=False, search=SimpleNamespace(all_counts=lambda: (0, 0)), note=notes.append, all_lost=lambda: None
     )
     with pytest.raises(Unfinished, match=r"^Ray has died \(The current node timed out during startup\.\)$"):
         run_search(SimpleNamespace(run=run), Resources(workers=1))

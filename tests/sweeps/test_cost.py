@@ -16,15 +16,7 @@ from cbs.errors import ConfigError
 from cbs.trial.config import Choice, EvaluationPlan
 from sweeps.launching.policies.precision import Precision
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, on_gpu, prior_steps
-from sweeps.outlook.price import (
-    RUNS,
-    CriticalRun,
-    critical_run,
-    price,
-    price_lines,
-    price_report,
-    span,
-)
+from sweeps.outlook.price import RUNS, CriticalRun, critical_run, price, price_lines, price_report, span
 from sweeps.outlook.remaining import outlook
 from sweeps.outlook.report import dry_run_lines, dry_run_report
 from sweeps.running.resources import Resources

@@ -34,8 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def asked(acts: dict[int, str], **options: object) -> Sweep:
     """One trial at every batch size that is named, and at 16, which is left alone."""
     workload = Choice(
-        name="tests.sweeps.faulty:workload",
-        options={"acts": {str(size): act for size, act in acts.items()}, **options},
+        name="tests.sweeps.faulty:workload", options={"acts": {str(size): act for size, act in acts.items()}, **options}
     )
     base = Sweep(
         name="faults",

@@ -62,10 +62,7 @@ def test_the_loop_runs_what_the_policy_says_in_its_order_and_returns_its_report(
         ({"precision": 0.15, "usual": 0.35}, Choice(name="precision", options={"goal": 0.15})),
         ({"usual": 0.35}, Choice(name="once")),
         ({"precision": 0.15, "runs": 50.0}, Choice(name="precision", options={"goal": 0.15, "runs": 50.0})),
-        (
-            {"finds": True, "more_seeds": False},
-            Choice(name="precision", options={"finds": True, "more_seeds": False}),
-        ),
+        ({"finds": True, "more_seeds": False}, Choice(name="precision", options={"finds": True, "more_seeds": False})),
         ({"budget": True}, Choice(name="once")),
         ({"named": "precision(goal=0.2)", "finds": True}, Choice(name="precision", options={"goal": 0.2})),
     ],

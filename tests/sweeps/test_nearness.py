@@ -19,14 +19,7 @@ from sweeps.folder.lock import Lock
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.ledger import LINE_SECONDS, SECONDS, watch
 from sweeps.outlook.nearness import Nearness, meant_perhaps
-from sweeps.outlook.progress import (
-    BAR,
-    HEADING,
-    WIDE,
-    Progress,
-    rows_of,
-    table_lines,
-)
+from sweeps.outlook.progress import BAR, HEADING, WIDE, Progress, rows_of, table_lines
 from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search

@@ -276,8 +276,7 @@ def test_every_status_and_definition_is_there():
 
 
 @pytest.mark.parametrize(
-    "word",
-    [*map(str, Verdict), *map(str, Trend), "B_matched", "LR interior", "P(best)", "no law", "priced", "flat"],
+    "word", [*map(str, Verdict), *map(str, Trend), "B_matched", "LR interior", "P(best)", "no law", "priced", "flat"]
 )
 def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word

@@ -93,12 +93,7 @@ def test_the_interval_has_the_coverage_it_states(noise: float, distance: float) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "way"),
-    [
-        ("constant", "search"),
-        ("constant", "factor 4"),
-        ("square root", "factor 2"),
-    ],
+    ("kind", "way"), [("constant", "search"), ("constant", "factor 4"), ("square root", "factor 2")]
 )
 def test_the_answer_at_the_best_of_all_learning_rates_is_in_its_interval(kind: str, way: str) -> None:
     """Of 40 at 95 %, 33 and fewer are found once in 300."""

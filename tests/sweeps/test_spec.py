@@ -232,10 +232,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: torch.set_default_dtype(torch.float64),
         lambda: torch.set_default_dtype(torch.float32),
     ),
-    "torch.set_default_device": (
-        lambda: torch.set_default_device("meta"),
-        lambda: torch.set_default_device(None),
-    ),
+    "torch.set_default_device": (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
     "torch.set_grad_enabled": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
     "torch.set_num_threads": (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1)),
     "torch.use_deterministic_algorithms": (

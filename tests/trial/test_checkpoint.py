@@ -222,10 +222,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_clear_line(tmp_path, monkeyp
 
 
 TWO_STAGES = Schedule(
-    name="two_stage",
-    warmup_examples=8,
-    decay_examples=80,
-    options={"boundary_examples": 40, "rewarmup_examples": 16},
+    name="two_stage", warmup_examples=8, decay_examples=80, options={"boundary_examples": 40, "rewarmup_examples": 16}
 )
 
 

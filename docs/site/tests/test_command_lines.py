@@ -198,10 +198,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
-STOPS = {
-    "--from results/": "no results at results/",
-    "--from-checkpoint": "no checkpoint at",
-}
+STOPS = {"--from results/": "no results at results/", "--from-checkpoint": "no checkpoint at"}
 """Why sweeps that are understood end where their files are missing."""
 
 

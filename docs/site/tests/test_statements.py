@@ -90,11 +90,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         "Shares rho up to {} and lengths l from {} to {:.0f} e-folds",
         lambda: (max(seeds.SHARES), min(seeds.LENGTHS), max(seeds.LENGTHS)),
     ),
-    (
-        "fits.md",
-        "median is {:.0f} % of the steps, a factor of e either way",
-        lambda: (100 * prior.StepsPrior.noise,),
-    ),
+    ("fits.md", "median is {:.0f} % of the steps, a factor of e either way", lambda: (100 * prior.StepsPrior.noise,)),
     (
         "fits.md",
         "a standard deviation of {:.0f} e-folds), and ln a around 0 with standard deviation {}",

@@ -35,5 +35,5 @@ FLAGS = {
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             **of_program(BRANCHED),
         },
-    ),
+    )
 }

@@ -8,8 +8,6 @@ FLAGS = {
         {"extensions.budget.equal_budgets.budget": answer, **PRESENT},
         base=["results"],
         cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
-    ),
+    )
 }
-STATEMENTS = [
-    ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
-]
+STATEMENTS = [("budget.md", "by default {} for metrics in nats", lambda: (NATS,))]

@@ -213,9 +213,7 @@ def test_a_resumed_run_goes_on_with_its_averages(
 ) -> None:
     trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], save_strategy="steps", save_steps=12).train()
     again = trainer(
-        tmp_path,
-        [NoiseScaleCallback(source="accumulation")],
-        restore_callback_states_from_checkpoint=restore,
+        tmp_path, [NoiseScaleCallback(source="accumulation")], restore_callback_states_from_checkpoint=restore
     )
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     callback = again.pop_callback(NoiseScaleCallback)

@@ -107,11 +107,7 @@ def fit(
     }
     path = settings.pop("ckpt_path", None)
     trainer = library.Trainer(
-        accelerator="cpu",
-        callbacks=callbacks,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **settings,
+        accelerator="cpu", callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False, **settings
     )
     data = torch.utils.data.DataLoader(batches(2 * steps, seed), batch_size=None)
     trainer.fit(module, data, ckpt_path=path)

@@ -24,20 +24,13 @@ def halves(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
     return [(batch[0][part], batch[1][part]) for part in (slice(2), slice(2, 4))]
 
 
-GROUPS = {
-    "replicas": lambda own: own,
-    "split": lambda own: [half for batch in own for half in halves(batch)],
-}
+GROUPS = {"replicas": lambda own: own, "split": lambda own: [half for batch in own for half in halves(batch)]}
 """What a source compares, from the micro-batches of a rank."""
 
 
 @pytest.mark.parametrize(
     ("case", "source", "rounding"),
-    [
-        ("huggingface", "replicas", 1e-4),
-        ("lightning", "replicas", 1e-10),
-        ("lightning, split", "split", 1e-10),
-    ],
+    [("huggingface", "replicas", 1e-4), ("lightning", "replicas", 1e-10), ("lightning, split", "split", 1e-10)],
 )
 def test_estimates_are_those_of_all_ranks(ranks: list[dict[str, Any]], case: str, source: str, rounding: float) -> None:
     if case == "huggingface":

@@ -2,21 +2,15 @@
 does."""
 
 _LIBRARY = {
-    "check_bias_correction": {
-        "leaves an average uncorrected by design": "emonavi fadam",
-    },
+    "check_bias_correction": {"leaves an average uncorrected by design": "emonavi fadam"},
     "check_decays_matter": {
         "moves nothing in its first steps": "sara",
         "the sign that it takes does not depend on its second average": "emofact",
         "its average is scaled by a learning rate that starts at 1e-6": "dadaptlion",
         "its momentum is what it leaves in the gradients, which these steps set anew": "scionlight",
     },
-    "check_deepcopy": {
-        "wraps another optimizer and is not one by torch's rules": "magma",
-    },
-    "check_double_precision": {
-        "mixes types, or has constants for float32 alone": "fadam gravity splus",
-    },
+    "check_deepcopy": {"wraps another optimizer and is not one by torch's rules": "magma"},
+    "check_double_precision": {"mixes types, or has constants for float32 alone": "fadam gravity splus"},
     "check_dtypes": {
         "mixes types, or has constants for float32 alone": "adai fadam",
         "moves nothing in its first steps": "radam sara schedulefreeradam",
@@ -25,9 +19,7 @@ _LIBRARY = {
             "simplifiedademamix"
         ),
     },
-    "check_eps_is_outside_the_root": {
-        "its eps is inside of the root by design": "adasmooth",
-    },
+    "check_eps_is_outside_the_root": {"its eps is inside of the root by design": "adasmooth"},
     "check_learning_rate_of_the_group": {
         "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
             "adago adamuon muon muonclip normuon"
@@ -44,9 +36,7 @@ _LIBRARY = {
         ),
         "moves nothing in its first steps": "radam sara schedulefreeradam",
     },
-    "check_loading_leaves_what_it_loads": {
-        "sets up state when it loads none": "flashadamw",
-    },
+    "check_loading_leaves_what_it_loads": {"sets up state when it loads none": "flashadamw"},
     "check_loads_by_position": {
         "its state dict has entries that belong to no parameter": "emofact emolynx emonavi madgrad spam",
         "wraps another optimizer and is not one by torch's rules": "magma",
@@ -63,9 +53,7 @@ _LIBRARY = {
         "holds a function that pickle does not find": "adopt",
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
-    "check_refuses_bad_values": {
-        "does not check momentum": "sgdp",
-    },
+    "check_refuses_bad_values": {"does not check momentum": "sgdp"},
     "check_reset": {
         "counts steps, or keeps averages, outside of its state": (
             "adabelief adabound adagc adago adalite adamax adamc adamg adamod adamp adams adamuon adamwsn adan "
@@ -77,9 +65,7 @@ _LIBRARY = {
         ),
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
-    "check_resumes_bitwise": {
-        "its first step is not in the state dict": "apollodqn",
-    },
+    "check_resumes_bitwise": {"its first step is not in the state dict": "apollodqn"},
     "check_schedulers": {
         "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
             "adago adamuon muon muonclip normuon"
@@ -108,7 +94,7 @@ _LIBRARY = {
         "moves nothing in its first steps": "radam sara schedulefreeradam",
     },
     "check_weight_decay_shrinks": {
-        "divides its decay by the mean of its averages, which is 0 without gradients": "adams",
+        "divides its decay by the mean of its averages, which is 0 without gradients": "adams"
     },
 }
 

@@ -45,12 +45,7 @@ def test_what_is_no_number_is_not_the_same(tolerance: float) -> None:
     same(numbers, numbers, "alike", tolerance=tolerance)
     for one, other in ((1.0, torch.nan), (torch.nan, 1.0), (torch.nan, torch.nan), (torch.inf, 1.0)):
         with pytest.raises(Failure, match="apart"):
-            same(
-                {"w": torch.full((3,), one)},
-                {"w": torch.full((3,), other)},
-                "apart",
-                tolerance=tolerance,
-            )
+            same({"w": torch.full((3,), one)}, {"w": torch.full((3,), other)}, "apart", tolerance=tolerance)
 
 
 def test_every_check_is_broken_and_says_what_is_promised() -> None:

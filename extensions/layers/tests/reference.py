@@ -7,12 +7,7 @@ from torch import Tensor
 
 
 def largest_logit(
-    query: Tensor,
-    key: Tensor,
-    attn_mask: Tensor | None = None,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, attn_mask: Tensor | None = None, *, is_causal: bool = False, scale: float | None = None
 ) -> float:
     """Largest ``scale * q_i . k_j`` over every pair that takes part; minus infinity without one.
 

@@ -9,7 +9,7 @@ FLAGS = {
             "--target": (["--target", "accuracy=0.75"], "metric='accuracy'"),
             "--scale-from": (["--scale-from", "16"], "reference=16"),
         },
-    ),
+    )
 }
 
 RUN = ["lr"]

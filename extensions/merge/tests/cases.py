@@ -7,6 +7,6 @@ FLAGS = {
         {"extensions.merge.merging.merge": answer},
         base=["one", "other", "-o", "both"],
         cases={"--json": (["--json"], "to_json(")},
-    ),
+    )
 }
 CALLS = {"merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"]}

@@ -32,8 +32,7 @@ def test_normuon_agrees_with_its_twin(lr_convention: str) -> None:
 def test_mona_agrees_with_its_twin_that_adds_up_differences(settings: dict[str, float]) -> None:
     common = {"weight_decay": 0.1, **settings}
     assert_like_twins(
-        lambda params: Mona(params, 0.02, ns_dtype="float32", **common),
-        lambda start: MonaTwin(start, 0.02, **common),
+        lambda params: Mona(params, 0.02, ns_dtype="float32", **common), lambda start: MonaTwin(start, 0.02, **common)
     )
 
 

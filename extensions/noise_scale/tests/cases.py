@@ -26,7 +26,7 @@ FLAGS = {
             ),
             "--json": (["--json"], "printed: {}"),
         },
-    ),
+    )
 }
 
 MISTAKES = [
@@ -54,9 +54,6 @@ NAMES = [
 ]
 """What a flag takes, which its help names."""
 
-ASKING = {
-    "GEOMETRIES": "noise-scale --probe split(geometry=mine)",
-    "SOURCES": "noise-scale --probe mine",
-}
+ASKING = {"GEOMETRIES": "noise-scale --probe split(geometry=mine)", "SOURCES": "noise-scale --probe mine"}
 CALLS: dict[str, list[str]] = {"noise-scale": []}  # It reads no folder
 BESIDE_A_SWEEP = ["noise-scale"]

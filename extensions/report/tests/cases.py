@@ -17,7 +17,7 @@ FLAGS = {
             "--methods": (["--methods"], "printed: In words."),
             "--live": (["--live"], "follow("),
         },
-    ),
+    )
 }
 
 MISTAKES = [

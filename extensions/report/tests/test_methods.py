@@ -55,10 +55,7 @@ MANIFEST = {
     ("lengths", "said"),
     [
         ({"warmup_steps": 10, "warmup_examples": None}, " after a linear warmup of 10 steps"),
-        (
-            {"warmup_steps": 10, "warmup_examples": 256},
-            " after a linear warmup of 256 examples",
-        ),
+        ({"warmup_steps": 10, "warmup_examples": 256}, " after a linear warmup of 256 examples"),
         ({"warmup_steps": 10, "warmup_examples": 0}, ""),
     ],
 )

@@ -7,10 +7,7 @@ FLAGS = {"scale": Flags({"extensions.scale.scaling.scale": answer, **PRESENT}, b
 TELESCOPE = ["sweep", "--set", "policy=telescope(widths=16..64)"]
 MISTAKES = [
     (TELESCOPE, ["muP", "workload.parametrization=mup"]),
-    (
-        ["sweep", "--set", "policy=telescope(widths=[16])", "--recipe", "essential_telescope"],
-        ["two widths", "16"],
-    ),
+    (["sweep", "--set", "policy=telescope(widths=[16])", "--recipe", "essential_telescope"], ["two widths", "16"]),
     (["sweep", "--set", "policy=telescope(widths=wide)"], ["widths of policy telescope", "whole numbers"]),
     ([*TELESCOPE, "--max-examples", "1e6"], ["telescope", "--max-examples"]),
     ([*TELESCOPE, "--from", "x"], ["telescope does not go with --from"]),

@@ -134,10 +134,7 @@ LIMIT = 6e-3
 
 
 def telescope(
-    widths: tuple[int, ...],
-    first: tuple[float, ...],
-    seeds: int,
-    solve: Callable[[int, tuple[float, ...]], np.ndarray],
+    widths: tuple[int, ...], first: tuple[float, ...], seeds: int, solve: Callable[[int, tuple[float, ...]], np.ndarray]
 ) -> Telescoped:
     """Every width answered by ``solve``."""
     plan = telescoping.Telescoping(widths, first)

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.definitions import (
-    DEFINITIONS,
-    EXTRAPOLATED,
-    CurveSample,
-    Definition,
-    build,
-    chosen,
-)
+from analysis.estimate.definitions import DEFINITIONS, EXTRAPOLATED, CurveSample, Definition, build, chosen
 from analysis.estimate.definitions.least_product import within
 from analysis.estimate.prior import STEP, StepsCurve
 from cbs.errors import ConfigError, UnknownNameError

@@ -219,10 +219,7 @@ def test_one_seed_is_too_few_and_two_are_not() -> None:
 
 def test_seeds_that_did_not_get_there_are_a_remark() -> None:
     found, advice = verdict(with_each("seeds_reached", (3, 2, 3, 3)))
-    assert (found, advice) == (
-        Verdict.OK,
-        "only some seeds ran to the target at the best LR of batch size 16 (2 of 3)",
-    )
+    assert (found, advice) == (Verdict.OK, "only some seeds ran to the target at the best LR of batch size 16 (2 of 3)")
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(0.98, Verdict.OK), (1.02, Verdict.TOO_WIDE)])

@@ -150,13 +150,7 @@ DRAWN = st.sampled_from([-math.inf, math.inf, 0.0, 1.0, 2.0, 3.0])
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     """Two optimizers at two targets each."""
     root = tmp_path_factory.mktemp("two")
-    sweep(
-        root,
-        {"adamw": LEVEL, "muon": LEVEL},
-        batch_sizes=(2, 8, 32, 128, 512),
-        lrs=(1e-3, 2e-3, 4e-3),
-        growth=1.5,
-    )
+    sweep(root, {"adamw": LEVEL, "muon": LEVEL}, batch_sizes=(2, 8, 32, 128, 512), lrs=(1e-3, 2e-3, 4e-3), growth=1.5)
     return answers(load(root), AnalysisConfig(resamples=400), targets=[2.4, 2.8], noise=False)
 
 

@@ -163,10 +163,7 @@ def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
     ]
     found = pivot(rows, Column("", "batch", "batch size"), Column("optimizer", "ratio", interval="ends"))
     assert [column.heading for column in found.columns] == ["batch size", "muon", "sgd"]
-    assert found.cells() == [
-        [("4", ""), ("1.5", "[1, 2]"), ("–", "")],
-        [("8", ""), ("–", ""), ("0.5", "")],
-    ]
+    assert found.cells() == [[("4", ""), ("1.5", "[1, 2]"), ("–", "")], [("8", ""), ("–", ""), ("0.5", "")]]
 
 
 def test_latex_is_escaped_and_balanced() -> None:

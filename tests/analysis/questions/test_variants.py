@@ -50,12 +50,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("asked", "chosen"),
-    [
-        (None, "adamw"),
-        ("muon", "muon"),
-        ("muon(nesterov=False)", "muon(nesterov=false)"),
-        ("adamw(eps=1e-6)", "adamw"),
-    ],
+    [(None, "adamw"), ("muon", "muon"), ("muon(nesterov=False)", "muon(nesterov=false)"), ("adamw(eps=1e-6)", "adamw")],
 )
 def test_any_variant_is_the_reference(results: Path, asked: str | None, chosen: str) -> None:
     (comparison,) = compare(results, FAST, reference=asked).comparisons

@@ -36,8 +36,7 @@ def observe(probe: Probe, model: nn.Module, examples: Tensor, sizes: list[int]) 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "noise"),
-    kinds([([3, 3, 2, 2], 50.0), ([1, 7], 0.05)], [([1, 1], 1.0), ([8, 8], 0.05), ([1, 7], 50.0)]),
+    ("sizes", "noise"), kinds([([3, 3, 2, 2], 50.0), ([1, 7], 0.05)], [([1, 1], 1.0), ([8, 8], 0.05), ([1, 7], 50.0)])
 )
 def test_moments_are_unbiased_at_a_fixed_point(sizes: list[int], noise: float) -> None:
     workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 50, "noise": noise}))

@@ -272,11 +272,7 @@ def test_copies_and_checkpoints_of_a_watched_model_are_not_watched() -> None:
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
-    copies = [
-        copy.deepcopy(model),
-        pickle.loads(pickle.dumps(model)),
-        torch.load(file, weights_only=False),
-    ]
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)]
     wanted = losses(model, batch()).detach()
     for other in copies:
         assert torch.equal(losses(other, batch()), wanted)

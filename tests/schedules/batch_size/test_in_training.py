@@ -150,8 +150,7 @@ def test_resuming_inside_any_stage_is_bitwise_and_the_learning_rate_depends_on_e
 
 
 @pytest.mark.parametrize(
-    ("name", "step"),
-    kinds([("noise_rule", 60), ("doubling", 7)], [("norm_test", 7), ("dual_norm", 60)]),
+    ("name", "step"), kinds([("noise_rule", 60), ("doubling", 7)], [("norm_test", 7), ("dual_norm", 60)])
 )
 def test_resuming_a_closed_loop_run_is_bitwise(name: str, step: int, tmp_path: Path) -> None:
     own = {"noise_rule": {"price": 40.0}, "doubling": {}}.get(name, {"theta": 0.9})

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.registry.values import parse_amount, parse_table
-from cbs.schedules.batch_size import (
-    OpenLoop,
-    RunSettings,
-    Stage,
-    build_batch_schedule,
-    of_table,
-)
+from cbs.schedules.batch_size import OpenLoop, RunSettings, Stage, build_batch_schedule, of_table
 from cbs.trial.config import Schedule
 
 BILLION = 10**9

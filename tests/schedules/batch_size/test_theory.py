@@ -154,10 +154,7 @@ def test_a_table_takes_the_steps_of_the_theory(name: str) -> None:
         assert abs(predicted / constant - 1) > 0.03
 
 
-@pytest.mark.parametrize(
-    "name",
-    kinds_of([name for name in EVERY if "measurements" in EVERY[name][0]], ["noise_rule"]),
-)
+@pytest.mark.parametrize("name", kinds_of([name for name in EVERY if "measurements" in EVERY[name][0]], ["noise_rule"]))
 def test_a_rule_that_looks_takes_the_steps_of_the_theory_and_sees_the_truth(name: str) -> None:
     config, model = of_rule(name), model_of(of_rule(name))
     result, rule = run_trial(config), schedule_of(of_rule(name))

@@ -34,12 +34,7 @@ def larger(model: nn.Module) -> nn.Module:
 # 2 V d + L (4 d^2 + 3 d h + 2 d) + d with V = 32,000: 134.1 million is what Zhao et al. call 130m.
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [
-        ("llama-60m", 58_073_600),
-        ("llama-130m", 134_105_856),
-        ("llama-350m", 367_969_280),
-        ("llama-1b", 1_339_082_752),
-    ],
+    [("llama-60m", 58_073_600), ("llama-130m", 134_105_856), ("llama-350m", 367_969_280), ("llama-1b", 1_339_082_752)],
 )
 def test_llama_sizes_without_allocating_them(size: str, expected: int) -> None:
     with torch.device("meta"):

@@ -32,12 +32,7 @@ NEOX = """ iteration     1000/  320000 | learning rate: 6.000E-04 | lm_loss: 3.1
     [
         ("stdout(step=step, metric=val loss)", NANOGPT, "val_loss", [(0, 5.4168), (250, 4.9843)]),
         # fairseq with --log-format json, llm.c, nanochat and GPT-NeoX
-        (
-            r'stdout(step="valid_num_updates": "(\d+)", metric="valid_loss": "([\d.]+)")',
-            FAIRSEQ,
-            "x",
-            [(500, 7.25)],
-        ),
+        (r'stdout(step="valid_num_updates": "(\d+)", metric="valid_loss": "([\d.]+)")', FAIRSEQ, "x", [(500, 7.25)]),
         (
             "stdout(step=s:, metric=tel:)",
             "s:0 tel:10.9\ns:1 trl:10.8 lr:0.1 norm:2\ns:250 tel:6.5\n",

@@ -71,8 +71,7 @@ def test_rows_may_come_in_any_order_and_say_a_thing_twice(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("unit", "per_step", "more"),
-    [("examples", 1, {}), ("tokens", 32, {"tokens_per_example": 32})],
+    ("unit", "per_step", "more"), [("examples", 1, {}), ("tokens", 32, {"tokens_per_example": 32})]
 )
 def test_examples_and_tokens_become_steps(tmp_path: Path, unit: str, per_step: int, more: dict[str, Any]) -> None:
     rows = [
