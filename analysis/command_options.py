@@ -71,8 +71,8 @@ Figures = Annotated[
     str | None,
     typer.Option(
         metavar="WIDTH[,NAME=SHOWN...]",
-        help=f"Draw every figure at the page width of {', '.join(VENUES)}; or none. Then what curves are called, and "
-        "titles=no to leave out the title of a panel alone: neurips,adamw=AdamW,titles=no. Default: the main figures.",
+        help=f"Draw every figure at the page width of {', '.join(VENUES)}; or none. After commas: names of curves, and "
+        "titles=no to leave out the title of a single panel: neurips,adamw=AdamW,titles=no. Default: the main figures.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -96,8 +96,8 @@ def asked_of(
         list[str] | None,
         typer.Option(
             metavar="[METRIC=]VALUE",
-            help="Target value; accuracy=0.9 of another metric that the trials recorded, or accuracy alone for the "
-            "sweep's target of it. Repeat for several. Default: the sweep's.",
+            help="Target value; accuracy=0.9 for another metric that the trials recorded, accuracy alone for the "
+            "sweep's own target of it. Repeat for several. Default: the sweep's.",
         ),
     ] = None,
 ) -> Asked:

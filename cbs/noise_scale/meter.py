@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import Estimate, MomentAverages, Nested
 from cbs.noise_scale.check import check
+from cbs.noise_scale.geometries import MATCHED
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
 from cbs.noise_scale.probe import AUTO, Probe
+from cbs.optimizers.matching import matched
 
 # Default window: this share of all examples so far
 SHARE = 0.2
@@ -183,7 +185,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Args:
             by: ``None`` for all parameters together; ``"layer"`` for every module that holds parameters,
                 ``"parameter"`` for every tensor, ``"parameter_group"`` for a group of the optimizer; each by its name.
-            geometry: which of the measured geometries; the first by default.
+            geometry: which of the measured geometries, also as ``"matched"``; the first by default.
             confidence: confidence level of the interval.
 
         Raises:
@@ -194,6 +196,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             return self._cached[asked]
         self._flush()
         name = geometry or self.geometries[0]
+        if name == MATCHED and self._optimizer is not None:
+            name = matched(self._optimizer)
         if name not in self.geometries:
             raise ConfigError(f"geometry {name!r} is not measured; this meter has {', '.join(self.geometries)}")
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)

@@ -15,7 +15,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The new folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make one sweep of several, all of one protocol.
+    """Make one sweep of several that share a protocol.
 
     For example those of two clusters. A trial that is in several folders must have the same numbers there, bit by bit.
     The folders are not changed, and cbs sweep continues in the new one.

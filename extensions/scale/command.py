@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """How B_crit scales with data, model size, loss and compute.
 
-    Laws, and comparisons at all else equal.
+    Fits power laws, and compares sweeps that differ in one thing alone.
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
 

@@ -4,6 +4,7 @@ The entry point is ``scale(paths)``; see :mod:`analysis.estimate.learning_rate_l
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
 from analysis.formatting import plural
 from analysis.present.findings import Findings
 from analysis.present.sentences import home
@@ -37,7 +39,7 @@ class Scaling(Findings):
         laws: laws over all points of an optimizer.
         comparisons: sets with all else equal, and pools of such sets.
         data: what data and compute refer to, in words.
-        then: command that says what the first point that was left out lacks; none if there is none.
+        then: what to run next: the command that says what the first point that was left out lacks, else the report.
     """
 
     points: tuple[ScalingPoint, ...]
@@ -123,9 +125,15 @@ def scale(
         comparisons=tuple(compared),
         config=config,
         data=f"those that {size} takes to the target",
-        then=tuple(f"cbs analyze {home([each])} --target {each.target.value:g}" for each in unknown[:1]),
+        then=_then(paths, unknown),
         notes=tuple(notes),
     )
+
+
+def _then(paths: Sequence[str | os.PathLike[str]], unknown: Sequence[Answer]) -> tuple[str, ...]:
+    if unknown:
+        return (f"cbs analyze {home(unknown[:1])} --target {unknown[0].target.value:g}",)
+    return (f"cbs report {shlex.quote(os.fspath(paths[0]))}",) if len(paths) == 1 else ()
 
 
 def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str]:

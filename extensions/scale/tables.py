@@ -51,21 +51,25 @@ def at_a_glance(scaling: Scaling, unit: str, said: str) -> Table:
         return None if law.fit is None or law.says == NOTHING else law.fit.exponent
 
     def equal(law: ScalingLaw) -> str:
-        return DASH if law.kind == "law" else law.held.replace("validation_", "")
+        return "nothing" if law.kind == "law" else law.held.replace("validation_", "")
 
-    several = len({law.workload for law in rows}) > 1
     columns = (
         Column("", "axis", "against", name=True),
-        *([Column("", "workload", "workload", name=True)] if several else []),
-        Column("", "optimizer", "optimizer", name=True),
+        *(Column("", key, key, name=True) for key in ("workload", "optimizer") if _several(rows, key)),
         *([Column("", equal, "equal in", left=True)] if scaling.comparisons else []),
         Column("", lambda law: len(law.points), "points"),
         Column("", known, "k", lambda law: law.fit.exponent_interval if known(law) is not None else None, signed=True),
         Column("", lambda law: law.says, "B_crit", left=True),
     )
-    lines = [line for law in scaling.laws for line in _predicted(law)]
-    title = f"B_crit = c x^k in {unit}, {len(scaling.points)} critical batch sizes {said}"
+    alone = "" if _several(rows, "optimizer") else f" of {rows[0].optimizer}"
+    lines = [f"{law.axis}, {law.optimizer}: {law.remark}" for law in rows if law.fit is None]
+    lines += [line for law in scaling.laws for line in _predicted(law)]
+    title = f"B_crit = c x^k in {unit}, {len(scaling.points)} critical batch sizes{alone} {said}"
     return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _several(laws: Sequence[ScalingLaw], key: str) -> bool:
+    return len({getattr(law, key) for law in laws}) > 1
 
 
 def points(scaling: Scaling) -> Table:

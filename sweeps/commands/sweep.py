@@ -20,7 +20,7 @@ def ending_flags(
     ] = None,
     max_runs: Annotated[
         float | None,
-        typer.Option(help="End after the examples of so many runs at B_crit, per optimizer (100)."),
+        typer.Option(help="End an optimizer after the examples of this many runs at its B_crit (100)."),
     ] = None,
     max_time: Annotated[
         str | None,
@@ -43,14 +43,14 @@ def ending_flags(
 
 
 def resource_flags(
-    workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Trials at a time, at most. Default: one per core.")] = None,
     workers_per_trial: Annotated[
         int,
         typer.Option(help="Processes that share a trial.", hidden=True),
     ] = 1,
     gpus_per_trial: Annotated[
         float | None,
-        typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
+        typer.Option(help="GPUs of a trial, or a part of one: 0.25. Default: 1 per process, if any."),
     ] = None,
     launch: Annotated[
         str, typer.Option(help="Starts a --command as a job and waits for it: 'sbatch --wait ...'.", hidden=True)
@@ -135,7 +135,7 @@ def sweep_flags(
     ] = None,
     batch_sizes: Annotated[
         str | None,
-        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two. Default: found."),
+        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two. Default: the sweep finds them."),
     ] = None,
     lrs: Annotated[
         str | None,
@@ -173,7 +173,7 @@ def sweep_flags(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Others: 'cbs explain --settings'. Repeats.",
+            help="Any other setting; 'cbs explain --settings' lists them. Repeats.",
         ),
     ] = None,
 ) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def command(
     machines: dict[str, Any],
     shown: dict[str, Any],
 ) -> None:
-    """Train a grid of optimizer, batch size, learning rate, seed.
+    """Train a grid of optimizers, batch sizes, learning rates and seeds.
 
     Results are stored trial by trial; the same command runs what is missing.
 

@@ -174,6 +174,7 @@ def test_several_geometries_at_once() -> None:
     train(noise_scale, model, batches(20))
     assert noise_scale.geometries == ("l2", "l1")
     l1 = noise_scale.estimate(geometry="l1")
+    assert noise_scale.estimate(geometry="matched") == l1
     assert l1.value == pytest.approx((l1.noise / l1.signal) ** 2)
     assert "nuclear" in NoiseScaleMeter(small_model(), geometry="all").geometries
     with pytest.raises(ConfigError, match="not measured"):

@@ -26,7 +26,7 @@ def command(
     config: AnalysisConfig,
     answer: AnswerWriter,
 ) -> None:
-    """Optimizers side by side: which critical batch is larger.
+    """Optimizers side by side: whose critical batch size is larger.
 
     Token ratio, probability of the larger critical batch size, compute-time plane.
 

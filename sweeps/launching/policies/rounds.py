@@ -221,7 +221,7 @@ class Rounds(Policy):
     def line(self, entry: dict[str, Any]) -> str:
         """Return one round as a line to print."""
         parts = [self.told(one) for one in entry["estimates"]]
-        asked = "" if self.goal is None else f", half-width asked for {self.goal:g}"
+        asked = "" if self.goal is None else f", half-width to reach {self.goal:g}"
         parts.append(f"{entry['examples']:,} examples so far{asked}")
         parts += dict.fromkeys(
             f"{' and '.join(part['labels'])} {'get' if part['labels'][1:] else 'gets'} {part['why']}"
