@@ -35,7 +35,7 @@ _TAIL, _MOST_LOG = 2**14, 2**20  # Bytes of the log that are read at the end, an
 # A line of a stack as `faulthandler` writes it; the innermost frame comes first
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+) in (\S+)')
 _NOT_THEIRS = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1] / "cbs"), __file__, "<")
-_START = "import sys; sys.path[:] = {path!r}; from sweeps.running.child import main; main({fd})"
+_START = "import sys; sys.path[:] = {path!r}; from sweeps.running.child import main; main({fd}, {parent})"
 
 
 class Died(CbsError):
@@ -77,7 +77,7 @@ class Child:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
             fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # otherwise emptying the log would leave a hole in it
             path = [*filter(os.path.isabs, sys.path)]  # without "", the working folder: its modules are added by name
-            start = _START.format(path=path, fd=other.fileno())
+            start = _START.format(path=path, fd=other.fileno(), parent=os.getpid())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
                 pass_fds=[other.fileno()],
@@ -230,14 +230,16 @@ class Channel:
             self._calls.put(message)
 
 
-def main(descriptor: int) -> None:
-    """Entry point of a child process."""
+def main(descriptor: int, parent: int) -> None:
+    """Entry point of a child process of the process with the number ``parent``."""
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
     if sys.platform == "linux":  # the system kills this process when its parent dies, even if it hangs inside C code
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the system was asked
+        os._exit(1)
     Channel(Connection(descriptor)).serve()
 
 

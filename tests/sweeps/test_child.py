@@ -1,8 +1,6 @@
 """Whatever becomes of a child, the one who asked is told, at once; how long it may be silent."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,63 +9,17 @@ from typing import Any
 
 import pytest
 
-from cbs.errors import ConfigError, DamagedError
+from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.outlook.cost import Cost, StepCost
-from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running.child import Child, Died, Failed
 from sweeps.running.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
+from tests.sweeps import child_functions
 from tests.sweeps.alone import ChildHere
 from tests.sweeps.simulation import small_sweep
 
-HERE = "tests.sweeps.test_child"
-
-
-def answer(channel: Channel, what: object) -> object:
-    channel.say("on it")
-    return what
-
-
-def refuse(channel: Channel) -> None:
-    raise ConfigError("not like this")
-
-
-def find_damage(channel: Channel) -> None:
-    raise DamagedError(Path("x/record.parquet"), ValueError("cut off"))
-
-
-def divide(channel: Channel) -> float:
-    return 1 / 0
-
-
-def segfault(channel: Channel) -> None:
-    ctypes.string_at(0)
-
-
-def leave(channel: Channel) -> None:
-    print("last words", file=sys.stderr, flush=True)
-    os._exit(3)
-
-
-def kill_itself(channel: Channel) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def sleep(channel: Channel, seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def hang_in_c(channel: Channel) -> None:
-    """Python cannot interrupt this: the lock of the interpreter is held."""
-    ctypes.PyDLL(None).sleep(100)
-
-
-def stop_itself(channel: Channel) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def start_a_child_that_hangs(channel: Channel) -> int:
-    return subprocess.Popen(["sleep", "1000"]).pid
+HERE = child_functions.__name__
 
 
 def gone(pid: int) -> bool:
@@ -98,10 +50,6 @@ def test_errors_of_a_person_come_back_as_they_are_and_others_with_their_name():
         with pytest.raises(Failed, match="ZeroDivisionError: division by zero"):
             child.call(f"{HERE}:divide")
         assert child.call(f"{HERE}:answer", 3) == 3
-
-
-def imported(channel: Channel) -> bool:
-    return "wave" in sys.modules
 
 
 def test_what_takes_long_is_imported_before_anybody_asks_and_is_no_answer():
@@ -146,7 +94,7 @@ def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
         assert gone(child.pid)
     assert time.monotonic() - started < 60
     if function != "stop_itself":
-        assert f"in {function}, {__file__}" in str(death.value)
+        assert f"in {function}, {child_functions.__file__}" in str(death.value)
 
 
 def test_signs_of_life_keep_it_alive_beyond_the_patience(monkeypatch):
@@ -155,13 +103,6 @@ def test_signs_of_life_keep_it_alive_beyond_the_patience(monkeypatch):
     with Child() as child:
         child.call(f"{HERE}:answer", "it has started")
         assert child.call(f"{HERE}:speak", 8, 0.35, silence=2.0) == "done"
-
-
-def speak(channel: Channel, times: int, seconds: float) -> str:
-    for _ in range(times):
-        time.sleep(seconds)
-        channel.say("still here")
-    return "done"
 
 
 def test_closing_ends_it_and_what_it_started():
@@ -176,8 +117,8 @@ def test_closing_ends_it_and_what_it_started():
 def test_it_does_not_outlive_the_one_who_asked(function):
     arguments = "1000.0" if function == "sleep" else ""
     code = (
-        "import threading, time; from sweeps.running.child import Child; child = Child(); print(child.pid, flush=True);"
-        f"child.call('{HERE}:{function}', {arguments})"
+        f"from sweeps.running.child import Child; child = Child(); child.call('{HERE}:answer', 'it has started');"
+        f"print(child.pid, flush=True); child.call('{HERE}:{function}', {arguments})"
     )
     asker = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -189,13 +130,11 @@ def test_it_does_not_outlive_the_one_who_asked(function):
     assert gone(pid)
 
 
-def forking(channel) -> int:
-    """A copy of the process goes on, says and answers what it likes."""
-    if os.fork() == 0:
-        channel.say("of the copy")
-        return 2
-    os.wait()
-    return 1
+def test_it_ends_at_once_where_the_one_who_asks_died_while_it_started():
+    code = f"from sweeps.running.child import main; main(0, {os.getppid()})"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2]) as started:
+        assert started.wait(60) == 1
 
 
 def test_a_copy_that_a_trial_makes_of_its_process_is_not_heard():
@@ -251,27 +190,12 @@ def test_what_fails_before_anybody_asks_answers_nothing():
         assert child.call(f"{HERE}:answer", 4) == 4
 
 
-def pause(channel: Channel, seconds: float) -> str:
-    channel.say("on it")
-    time.sleep(seconds)
-    return "done"
-
-
 def test_an_hour_in_which_the_machine_slept_is_no_silence(monkeypatch):
     clock = time.monotonic
     with Child() as child:
         child.call(f"{HERE}:answer", "it has started")
         sleep = lambda said: monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # noqa: E731
         assert child.call(f"{HERE}:pause", 0.7, heard=sleep, silence=5.0) == "done"
-
-
-def chatter(channel: Channel) -> None:
-    for _ in range(60):
-        print("x" * 100_000, flush=True)
-        channel.say("still here")
-    time.sleep(1.0)  # until it was heard
-    print("\nthe end", flush=True)
-    os._exit(5)
 
 
 def test_what_it_writes_is_forgotten_but_for_the_end():
