@@ -70,10 +70,6 @@ def test_halfway_the_time_left_is_known_from_what_was_seen():
     assert left.examples == pytest.approx(whole.examples - half.examples, rel=0.3)
 
 
-def test_a_step_costs_a_fixed_part_and_a_part_per_example():
-    assert STEP.seconds(100, 10.0) == pytest.approx(10 * (0.002 + 0.01))
-
-
 @pytest.mark.parametrize("steps", [1, 10, 100, 3000])
 def test_evaluations_are_those_of_the_plan(steps):
     """The distance falls with the logarithm of the step, and the ratio of two evaluations with the distance."""

@@ -1,11 +1,7 @@
 """Keys of ``--set``: what they change, and what ``cbs explain`` says of each."""
 
-import ast
 import contextlib
-import itertools
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -164,39 +160,6 @@ def test_options_in_examples_are_options_of_all():
 
 
 ROWS = settings(RECIPES.make("default"))
-ROOT = Path(__file__).parents[2]
-
-
-def headings() -> Iterator[tuple[str, str]]:
-    """Yield every heading of a table that is written out in the code, with its file."""
-    for path in itertools.chain.from_iterable(
-        (ROOT / room).rglob("*.py") for room in ("analysis", "sweeps", "extensions")
-    ):
-        if "tests" in path.relative_to(ROOT).parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("Column", "quantity")
-            ):
-                positional = node.args[2:3] if node.func.id == "Column" else node.args[1:2]
-                for given in (*positional, *(each.value for each in node.keywords if each.arg == "heading")):
-                    for heading in written(given):
-                        yield heading, path.name
-
-
-def written(node: ast.AST) -> Iterator[str]:
-    """Yield the texts that an expression can be; what is filled in is left out."""
-    match node:
-        case ast.Constant(value=str(text)):
-            yield text
-        case ast.JoinedStr(values=values):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "0" for part in values)
-        case ast.IfExp(body=body, orelse=other):
-            yield from (*written(body), *written(other))
-        case ast.Call(func=ast.Name(id="when"), args=[_, text]):
-            yield from written(text)
 
 
 def test_every_key_says_what_it_means():

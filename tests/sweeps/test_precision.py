@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,16 +155,6 @@ def test_killed_again_and_again_it_finds_the_same_sizes(found, tmp_path):
         assert Store(tmp_path).load(trial.trial_id).steps_to_target == trial.steps_to_target
 
 
-def test_rounds_are_gone_through_on_what_they_had(whole, tmp_path):
-    """A better learning rate that came later, by another command, changes what comes next and not what was decided."""
-    done, folder, _ = whole
-    shutil.copytree(folder, tmp_path / "sweep")
-    later = SMALL.replace(batch_sizes=(16,), seeds=(0,), lrs=(5.5e-3,))
-    trainer(tmp_path / "sweep", lambda config: End(300.0))(later)
-    again = to_precision(BOTH, GOAL, tmp_path / "sweep", trainer(tmp_path / "sweep", two_laws, most=0))
-    assert again.rounds[: len(done.rounds) - 1] == done.rounds[:-1]
-
-
 def test_no_round_begins_after_the_deadline(tmp_path):
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end), limits=Limits(-math.inf))
     assert len(done.rounds) == 1
@@ -242,20 +231,6 @@ def test_it_finds_the_batch_sizes_from_any_side(tmp_path):
         assert all((part["batch_sizes"][0] > middle) == (side > 0) for part in outwards)
 
 
-def test_it_ends_at_its_price_and_says_so(tmp_path):
-    done = to_precision(sweep(WORLD), 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=15.0)
-    assert "15 runs at B_crit (--max-runs)" in done.reasons["adamw"]
-    assert 15 < done.rounds[-1]["estimates"][0]["runs"] < 45
-    assert not done.to_json()["precision"]["reached"]
-
-
-def test_seeds_that_were_given_are_the_only_ones(tmp_path):
-    asked = sweep(WORLD).replace(seeds=(3, 8))
-    done = to_precision(asked, 0.01, tmp_path, trainer(tmp_path, WORLD.end), finds=True, runs=60.0, more_seeds=False)
-    assert {result.config.seed for result in Store(tmp_path).results()} == {3, 8}
-    assert done.reasons
-
-
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.launching.policies.rounds.MOST_ROUNDS", 1)
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end))
@@ -273,13 +248,6 @@ def test_a_narrow_interval_is_not_believed_while_the_verdict_asks_for_trials(tmp
     assert first["verdict"] == "above the measured batch sizes"
     assert last["verdict"] == "ok"
     assert covered(done.rounds[-1])
-
-
-def test_where_nothing_reaches_the_target_it_ends_with_the_reason(tmp_path):
-    never = trainer(tmp_path, lambda config: End(config.max_steps, reached=False, distance=0.9))
-    done = to_precision(SMALL.replace(batch_sizes=(4, 16)), GOAL, tmp_path, never)
-    assert done.rounds[-1]["added"] == []
-    assert "target not reached" in done.reasons["adamw"]
 
 
 def test_bad_input_is_one_line(tmp_path):
@@ -311,19 +279,6 @@ CASES = ((0.10, 0.25), (0.03, 0.07))
 def replicate(world: World, goal: float, folder: Path) -> dict[str, Any]:
     """The last look at a sweep of three seeds."""
     return to_precision(sweep(world).replace(batch_sizes=FEW), goal, folder, trainer(folder, world.end)).rounds[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [40, 70])
-def test_a_killed_sweep_goes_on_to_the_same_trials(whole, tmp_path, after):
-    done, folder, _ = whole
-    assert len(Store(folder).trial_ids()) > after
-    to_precision(BOTH, GOAL, tmp_path, trainer(tmp_path, two_laws, most=after))
-    assert len(Store(tmp_path).trial_ids()) < len(Store(folder).trial_ids())
-    again = to_precision(BOTH, GOAL, tmp_path, trainer(tmp_path, two_laws))
-    # examples of pruned trials depend on which ran side by side
-    assert [one | {"examples": 0} for one in again.rounds] == [one | {"examples": 0} for one in done.rounds]
-    assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
 
 
 def test_the_same_command_again_adds_nothing(whole):

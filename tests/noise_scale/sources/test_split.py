@@ -6,13 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Sizes
-from cbs.noise_scale.probe import Probe
-from cbs.workloads.text_parts.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT
 from tests.noise_scale.sources.tiny_gpt import RTOL, SHAPE, batch, gpt, losses, norms
 from tests.references.per_example import (
     Elementwise,
@@ -161,34 +159,6 @@ def test_other_parameters_in_the_place_of_the_watched_ones() -> None:
     assert watcher.collect() is None
 
 
-def test_sequences_are_examples_under_a_token_mean_with_ignored_tokens() -> None:
-    torch.manual_seed(0)
-    ids, targets = torch.randint(11, (6, 5)), torch.randint(11, (6, 5))
-    targets[0, 2:] = targets[3, 1:] = -100
-    kept = (targets != -100).sum()
-
-    def losses(model: nn.Module) -> Tensor:
-        return cross_entropy(model(ids).mT, targets, ignore_index=-100, reduction="none").sum(1) / kept
-
-    model = GPT(GPTShape(width=8, layers=2, heads=2, context=6), 11).double()
-    torch.testing.assert_close(losses(model).sum(), cross_entropy(model(ids).mT, targets, ignore_index=-100))
-    # Double precision leaves rounding of sums of some thousand products.
-    assert_exact(model, losses, source="per_example", rtol=1e-11, geometries=(Euclidean(),))
-
-
-def test_noise_of_a_linear_model_is_the_variance_of_its_inputs() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(64, 3).double()
-    model = nn.Linear(3, 1, bias=False).double()
-    with Probe(model, source="per_example") as probe:
-        model(x).mean().backward()
-        moments = probe.step()["l2"]
-    assert moments.sizes.small == 1
-    # The gradient of an example is its input, so both moments are those of a sample of vectors.
-    assert abs(moments.noise.item() - x.var(0).sum().item()) < 1e-12
-    assert abs(moments.signal.item() - (x.mean(0).square().sum() - x.var(0).sum() / 64).item()) < 1e-12
-
-
 def test_parameters_in_bfloat16() -> None:
     model, plain = gpt(torch.bfloat16), gpt(torch.bfloat16)
     watcher = watch(model)
@@ -220,13 +190,6 @@ def test_no_more_groups_than_examples() -> None:
     losses(model, batch(3)).sum().backward()
     small = watcher.collect()
     assert small.sizes == Sizes(small=1.0, big=3, groups=3)
-
-
-def test_one_example_is_one_group() -> None:
-    model = gpt()
-    watcher = watch(model)
-    losses(model, batch(1)).sum().backward()
-    assert watcher.collect().sizes.groups == 1
 
 
 def test_two_forward_passes_of_the_same_examples() -> None:
