@@ -96,9 +96,13 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     lines = [f"{', '.join(names)}: {trend}" for trend, names in trends.items()]
     if Trend.UNKNOWN in trends:
         lines.append(f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid")
-    starts = dict.fromkeys(number(factor.batch_size) for factor in map(twice, entries) if factor is not None)
+    starts: dict[str, list[str]] = {}
+    for entry in entries:
+        if factor := twice(entry):
+            starts.setdefault(number(factor.batch_size), []).append(entry.answer.group.optimizer)
     if starts:
-        lines.append(f"twice B: factor on the learning rate for twice the batch, from {', '.join(starts)}")
+        places = [f"{start} ({', '.join(names)})" if len(starts) > 1 else start for start, names in starts.items()]
+        lines.append(f"twice B: factor on the learning rate when the batch size doubles, from {', '.join(places)}")
     if any(best.at_grid_edge and best.batch_size in shown for entry in entries for best in entry.law.optima):
         lines.append("*: the lowest or highest that was tried, a better one may lie beyond")
     return Table(

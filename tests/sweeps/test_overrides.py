@@ -245,6 +245,10 @@ def test_what_a_screen_says_is_known(word):
     assert found_in(word, meanings()), word
 
 
+def test_a_word_itself_comes_before_those_that_it_is_a_part_of():
+    assert next(iter(found_in("learning rate", meanings()))) == "learning rate, LR, rate"
+
+
 def test_a_word_that_is_not_there_has_a_neighbour():
     with pytest.raises(ConfigError, match=r"no word 'prunned'.*did you mean PRUNED"):
         command(["prunned"])

@@ -157,7 +157,7 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
     as_good = f"a constant batch size of {constant.batch_sizes[0]:,} is as good"
     if len(plan.batch_sizes) == 1:
         kept, whole = plan.batch_sizes[0], constant.batch_sizes[0]
-        other = f"; {whole:,}, near that of the whole run, is as good" if whole != kept else ""
+        other = f"; {whole:,}, near the critical one of the whole run, is as good" if whole != kept else ""
         return (
             "the critical batch size does not grow, as far as its intervals tell: keep the batch size constant, at "
             f"{kept:,}{other}"
