@@ -71,8 +71,8 @@ def _settings(words: Sequence[str], *, as_json: bool) -> None:
 
 
 def found_in(wanted: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the words that ``wanted`` is, then those that it is a part of; else those that it consists of, as a heading
-    does; else those whose meaning mentions it."""
+    """Return the words that ``wanted`` is, then those that it is a part of; else those that it consists of, as a
+    heading does; else those whose meaning mentions it."""
     whole = re.compile(rf"(?<!\w){re.escape(wanted)}(?!\w)", re.IGNORECASE)
     own = [word for word in known if wanted.lower() in map(str.lower, _terms(word))]
     found = {word: known[word] for word in dict.fromkeys([*own, *filter(whole.search, known)])}
