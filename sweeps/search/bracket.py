@@ -6,7 +6,7 @@ On the first seed the search moves outwards, each time a little beyond where the
 one, until that has a worse one on either side, however far away. It then narrows this bracket to a factor of 2. Beyond
 a side that is worse by less than the noise it tries one more, unless other batch sizes put the best learning rate well
 inside. It goes on halving the bracket as long as a finer learning rate could still gain :attr:`Rules.gain`. The other
-seeds run at the winner and at every learning rate that can still be the best one, which means that
+seeds run at the winner, unless they have run beside it, and at every learning rate that can still be the best one:
 :math:`E[\max(0, -D)]`, the expected loss from not choosing it, exceeds :attr:`Rules.loss`. :math:`D` is the log of its
 steps over those of the winner. It is taken as normal around the mean difference over the seeds that both have run (so
 that the effect of the data order cancels), or around the difference of their means, whichever gives the larger expected
@@ -21,7 +21,7 @@ import numpy as np
 
 from cbs.trial.lr_choice import Expected, cliff, vertex
 from sweeps.search.objective import Objective, StepsToTarget
-from sweeps.search.trial_table import FARTHEST, OCTAVE, Lattice, Seen, TrialTable
+from sweeps.search.trial_table import CURVATURE, FARTHEST, OCTAVE, Lattice, Seen, TrialTable, stride, two_rates
 
 # Log steps that a finer learning rate has to be able to gain to be tried before the other seeds have run
 MUCH = 0.05
@@ -40,36 +40,18 @@ CLOSES = 1.0
 # beyond where they predict it.
 SURE = 1.0
 
-# If two learning rates differ by less than this in log steps, the best one is near: where, is lost in the noise
-NEAR = math.log(1.3)
-
-# Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
-# it, steps are in proportion to 1/lr, however far.
-STRAIGHT = 0.8
-
 # Width in positions to which the gap up to a diverged learning rate is closed where no lower learning rate reached the
 # target: if the steps keep falling up to the limit of stability, the learning rates that reach the target within the
 # budget may span less than a factor of 2.
 WINDOW = OCTAVE // 4
 
-# By how much ln of the steps usually rises per squared distance in ln lr from the best learning rate
-CURVATURE = 0.2
-
-# Standard deviation of that, as a share of it
-VAGUE = 0.5
-
 # Expected loss that is accepted without another seed, in standard errors of the mean over all seeds
 MISSED = 1.0
 
-# Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
-# a factor of 4 of the best one rarely takes the whole budget.
-_FAR = 4
+# Expected gain on the learning rate beside it, in the same unit, up to which the winner gets no further seed
+GAINED = 2.0
 
-# Octaves below a learning rate that diverged within which the best one usually lies
-_BELOW_CLIFF = 2
-
-# Most octaves of a step beyond the leader, a factor of 65,536
-_LONGEST_STRIDE = 16
+FEW = 3  # Seeds that the winner has in any case: as many as a first comparison needs
 
 
 @dataclass(frozen=True)
@@ -185,7 +167,7 @@ def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: 
         if not at_end or side == -only:
             continue
         here = table.at[leader]
-        octaves = 1 if last == 0 else _stride(table, leader, leader - side)
+        octaves = 1 if last == 0 else stride(table, leader, leader - side, rules.expected is not None)
         position = round(here) + side * octaves * OCTAVE
         position = max(-FARTHEST, min(FARTHEST, position))
         if side * (position - here) >= 1:
@@ -198,25 +180,6 @@ def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: 
     return asks
 
 
-def two_rates(table: TrialTable) -> Expected | None:
-    """Return where two learning rates that reached the target put the best one, by how far apart their steps are;
-    ``None`` for another number of them."""
-    if table.best is None or len(rows := np.flatnonzero(np.isfinite(rises := table.rises(table.best)))) != 2:
-        return None
-    low, high = rows
-    apart, deviation = math.log(table.lrs[high] / table.lrs[low]), table.seed_deviation()
-    away = _from_middle(float(rises[low] - rises[high]), apart)
-    middle = math.log(table.lrs[high] * table.lrs[low]) / 2
-    # the noise of two runs seen through the parabola, and what is not known of its curvature
-    return Expected(middle + away, math.hypot(deviation / (math.sqrt(2) * CURVATURE * apart), VAGUE * away))
-
-
-def _from_middle(fall: float, apart: float) -> float:
-    """Return how far in ln lr from the middle of two learning rates the best one lies, on the side of the faster one,
-    given their distance and by how much ln of the steps falls between them; by the usual :data:`CURVATURE`."""
-    return fall / (2 * CURVATURE * apart)
-
-
 def _known(table: TrialTable, rules: Rules) -> Expected | None:
     """Return what other batch sizes and two learning rates here say of the best one; ``None`` without others."""
     told, seen = rules.expected, two_rates(table)
@@ -225,26 +188,6 @@ def _known(table: TrialTable, rules: Rules) -> Expected | None:
     weights = told.deviation**-2, seen.deviation**-2  # two independent estimates count by their precision
     mean = (weights[0] * told.log_lr + weights[1] * seen.log_lr) / sum(weights)
     return Expected(mean, sum(weights) ** -0.5)
-
-
-def _stride(table: TrialTable, leader: int, inside: int) -> int:
-    """Return the octaves to go beyond the leader, given the learning rate next to it: one octave beyond where these two
-    put the best one. 0 if it more probably lies between them."""
-    gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
-    twice, diverged = min(_LONGEST_STRIDE, round(2 * gap)), math.isinf(table.distance[inside])
-    if table.best is None:
-        return max(1 if math.isinf(table.distance[leader]) else _FAR, twice)
-    rise = float(table.rises(leader)[inside])
-    if math.isinf(rise):
-        # what missed the target is worse by an unknown factor; what diverged is near the best one
-        return _BELOW_CLIFF * (gap < _BELOW_CLIFF + 0.5) if diverged else max(_BELOW_CLIFF, min(_FAR, round(gap)))
-    apart = gap * math.log(2)
-    if rise < NEAR:
-        return 1
-    if rise > STRAIGHT * apart:
-        return twice
-    away = (_from_middle(rise, apart) - apart / 2) / math.log(2)
-    return max(1, min(twice, math.ceil(away + 0.5)))
 
 
 def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
@@ -358,12 +301,30 @@ def possible_gains(
 
 
 def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Request the missing seeds of the winner."""
+    """Request seeds that the winner lacks: all that have no run beside it, and up to :data:`FEW`. Of the others it gets
+    as many again each time, as long as it may still gain much on the learning rate beside it.
+
+    If the best learning rate lies between two, now one of them wins and now the other, and a run at either says as
+    much. If all seeds were repeated whenever the winner changes, a sweep of many seeds would run all of them twice.
+    """
     best = table.best
     if best is None:
         return []
-    missing = [seed for seed, ran in zip(seeds, table.ran[best], strict=True) if not ran]
-    return [TrialRequest(table.lrs[best], seed, "the best so far, on every seed") for seed in missing]
+    beside = [
+        row
+        for row in (best - 1, best + 1)
+        if 0 <= row < len(table.lrs) and abs(table.at[row] - table.at[best]) <= OCTAVE + 1
+    ]
+    ran, reached = table.ran[best], np.isfinite(table.costs[beside])
+    missing = np.flatnonzero(~ran)
+    asked = missing[~reached[:, missing].any(axis=0)]
+    if not len(asked) and ran.sum() < FEW:
+        asked = missing[: FEW - ran.sum()]
+    elif not len(asked) and len(missing):
+        rival = beside[int(reached.sum(axis=1).argmax())]
+        if _expected_loss(table, best, rival) > GAINED * table.seed_deviation() / math.sqrt(len(seeds)):
+            asked = missing[: ran.sum()]
+    return [TrialRequest(table.lrs[best], seeds[each], "the best so far, on every seed") for each in asked]
 
 
 def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
@@ -377,14 +338,24 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
         apart = (logs[row] - logs[best])[np.isfinite(logs[row] - logs[best])]
         if row == best or not len(apart):
             continue
-        loss = expected_loss(float(apart.mean()), deviation * math.sqrt(2 / len(apart)))
         spread = math.sqrt(1 / np.isfinite(logs[row]).sum() + 1 / np.isfinite(logs[best]).sum())
-        loss = max(loss, expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread))
+        means = expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread)
+        loss = max(_expected_loss(table, row, best), means)
         if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
             why = f"{rules.objective.apart(apart.mean())} of the best on {len(apart)} seeds: it can still be best"
             asks += [TrialRequest(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]
     return asks
+
+
+def _expected_loss(table: TrialTable, row: int, other: int) -> float:
+    """Return the expected loss from choosing ``other`` instead of a learning rate, by the seeds that both have run;
+    infinite without any: ``other`` was pruned there."""
+    logs = np.log(table.costs)
+    apart = (logs[row] - logs[other])[np.isfinite(logs[row] - logs[other])]
+    if not len(apart):
+        return math.inf
+    return expected_loss(float(apart.mean()), table.seed_deviation() * math.sqrt(2 / len(apart)))
 
 
 def expected_loss(mean: float, deviation: float) -> float:

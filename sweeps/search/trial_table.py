@@ -1,4 +1,5 @@
-"""The trials of one study as a table, by learning rate and seed, and which learning rate is best so far.
+"""The trials of one study as a table, by learning rate and seed: which learning rate is best so far, and where a better
+one may lie.
 
 Learning rates have integer positions, :data:`OCTAVE` per factor of 2 from an optimizer's default. Searches that arrive
 from different sides therefore try exactly the same floats, and trials of earlier sweeps on a grid with a factor of 2
@@ -12,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cbs.trial.lr_choice import best_of_standings, censored, standings
+from cbs.trial.lr_choice import Expected, best_of_standings, censored, standings
 
 # Number of positions per factor of 2: neighbouring learning rates differ by 1.1 %
 OCTAVE = 64
@@ -172,3 +173,76 @@ def _residual(logs: np.ndarray, there: np.ndarray) -> float:
         if settled:
             break
     return float((np.where(there, logs - rows[:, None] - columns, 0.0) ** 2).sum())
+
+
+# If two learning rates differ by less than this in log steps, the best one is near: where, is lost in the noise
+NEAR = math.log(1.3)
+
+# Fall of ln of the steps per ln lr above which two learning rates do not say how far away the best one is: far below
+# it, steps are in proportion to 1/lr, however far.
+STRAIGHT = 0.8
+
+# By how much ln of the steps usually rises per squared distance in ln lr from the best learning rate
+CURVATURE = 0.2
+
+# Standard deviation of that, as a share of it
+VAGUE = 0.5
+
+# Octaves that the first step beyond the leader has at least where no trial reached the target: a learning rate within
+# a factor of 4 of the best one rarely takes the whole budget.
+_FAR = 4
+
+# Octaves below a learning rate that diverged within which the best one usually lies
+_BELOW_CLIFF = 2
+
+# Octaves up to which nothing lies between two learning rates: a bracket is a factor of 2 on either side.
+_NEXT = 1.5
+
+# Most octaves of a step beyond the leader, a factor of 65,536
+_LONGEST_STRIDE = 16
+
+
+def two_rates(table: TrialTable) -> Expected | None:
+    """Return where two learning rates that reached the target put the best one, by how far apart their steps are;
+    ``None`` for another number of them."""
+    if table.best is None or len(rows := np.flatnonzero(np.isfinite(rises := table.rises(table.best)))) != 2:
+        return None
+    low, high = rows
+    apart, deviation = math.log(table.lrs[high] / table.lrs[low]), table.seed_deviation()
+    away = _from_middle(float(rises[low] - rises[high]), apart)
+    middle = math.log(table.lrs[high] * table.lrs[low]) / 2
+    # the noise of two runs seen through the parabola, and what is not known of its curvature
+    return Expected(middle + away, math.hypot(deviation / (math.sqrt(2) * CURVATURE * apart), VAGUE * away))
+
+
+def _from_middle(fall: float, apart: float) -> float:
+    """Return how far in ln lr from the middle of two learning rates the best one lies, on the side of the faster one,
+    given their distance and by how much ln of the steps falls between them; by the usual :data:`CURVATURE`."""
+    return fall / (2 * CURVATURE * apart)
+
+
+def stride(table: TrialTable, leader: int, inside: int, told: bool) -> int:
+    """Return the octaves to go beyond the leader, given the learning rate next to it: one octave beyond where these two
+    put the best one. 0 if it more probably lies between them.
+
+    If one of them missed the target, they hardly say where. The best one is near if other batch sizes have ``told``
+    where to begin, and may be far away otherwise.
+    """
+    gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
+    twice, diverged = min(_LONGEST_STRIDE, round(2 * gap)), math.isinf(table.distance[inside])
+    if table.best is None:
+        still = not math.isinf(table.distance[leader])
+        return max(_FAR, twice) if still else max(1, round(gap) if told else twice)
+    rise = float(table.rises(leader)[inside])
+    if math.isinf(rise) and told:
+        return int(not diverged or gap < _NEXT)
+    if math.isinf(rise):
+        # what missed the target is worse by an unknown factor; what diverged is near the best one
+        return _BELOW_CLIFF * (gap < _BELOW_CLIFF + 0.5) if diverged else max(_BELOW_CLIFF, min(_FAR, round(gap)))
+    apart = gap * math.log(2)
+    if rise < NEAR:
+        return 1
+    if rise > STRAIGHT * apart:
+        return twice
+    away = (_from_middle(rise, apart) - apart / 2) / math.log(2)
+    return max(1, min(twice, math.ceil(away + 0.5)))

@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.trial.lr_choice import Expected
-from sweeps.search.bracket import CURVATURE, Rules, bracketed, expected_loss, needed, optimum, two_rates
-from sweeps.search.trial_table import OCTAVE, SEED_DEVIATION, SEED_WEIGHT, Lattice, TrialOutcome, TrialTable
+from sweeps.search.bracket import Rules, bracketed, expected_loss, needed, optimum
+from sweeps.search.trial_table import (
+    CURVATURE,
+    OCTAVE,
+    SEED_DEVIATION,
+    SEED_WEIGHT,
+    Lattice,
+    TrialOutcome,
+    TrialTable,
+    two_rates,
+)
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()
@@ -118,6 +127,31 @@ def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_can
     assert needed(clear, range(8), LATTICE, Rules(gain=9.0)) == []
 
 
+@pytest.mark.parametrize(
+    ("winner", "had", "asked"),
+    [
+        (99.0, 1, {1, 2}),  # three in any case
+        (99.0, 3, set()),  # one or the other, as chance has it
+        (80.0, 3, {3, 4, 5}),  # as many again where it gains much
+        (70.0, 3, {3, 4, 5}),  # and where those beside it would have been pruned
+    ],
+)
+def test_a_new_winner_repeats_seeds_that_have_run_beside_it_only_if_it_gains_much(
+    winner: float, had: int, asked: set[int]
+) -> None:
+    seen = reached(m1=160, p2=160) | {(4e-3, seed): TrialOutcome(100.0, 0.0) for seed in range(8)}
+    seen |= {(8e-3, seed): TrialOutcome(winner, 0.0) for seed in range(had)}
+    rules = Rules(gain=9.0)
+    asks = needed(seen, range(8), LATTICE, rules)
+    assert {(ask.lr, ask.seed) for ask in asks} == {(8e-3, seed) for seed in asked}
+    # those without a run beside it come first
+    asks = needed(seen, range(9), LATTICE, rules)
+    assert {(ask.lr, ask.seed) for ask in asks} == {(8e-3, 8)}
+    # a seed that missed the target beside it tells nothing of how long it takes
+    missed = seen | {(4e-3, 7): TrialOutcome(math.nan, 0.1)}
+    assert (8e-3, 7) in {(ask.lr, ask.seed) for ask in needed(missed, range(8), LATTICE, rules)}
+
+
 def test_a_side_that_is_worse_by_less_than_the_noise_does_not_close_a_bracket() -> None:
     """As of images at batch size 16: 278 steps, 285 at twice the rate, and far fewer at four times."""
     (ask,) = needed(reached(m1=400, z=278, p1=285), [0, 1], LATTICE, RULES)
@@ -187,6 +221,27 @@ def test_the_next_learning_rate_lies_a_little_beyond_where_the_last_two_put_the_
 ) -> None:
     asks = needed(outcomes(**seen), [0], LATTICE, Rules(prune_factor=None))
     assert [round(LATTICE.position(ask.lr) / OCTAVE, 3) for ask in asks] == octaves
+
+
+@pytest.mark.parametrize(
+    ("seen", "octaves"),
+    [
+        ({"z": 100, "p1": math.inf}, -1),
+        ({"z": 100, "p2": math.inf}, 1),
+        ({"m1": 0.5, "z": 100}, 1),
+        ({"m4": 0.5, "z": 100}, 1),
+        ({"z": math.inf, "p1": math.inf}, -1),
+        ({"m1": math.inf, "z": math.inf, "p1": math.inf}, -2),
+        # what two that reached the target say is said of this batch size
+        ({"z": 100, "p1": 60}, 3),
+    ],
+)
+def test_where_other_batch_sizes_have_told_where_to_begin_the_next_learning_rate_is_near(
+    seen: dict[str, float], octaves: int
+) -> None:
+    rules = Rules(prune_factor=None, expected=Expected(math.log(4e-3), 0.6))
+    (ask,) = needed(outcomes(**seen), [0], LATTICE, rules)
+    assert LATTICE.position(ask.lr) == octaves * OCTAVE
 
 
 def test_the_first_stride_is_long_where_nothing_reached_the_target_in_its_whole_budget() -> None:
