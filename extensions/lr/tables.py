@@ -19,6 +19,11 @@ FEW = 2  # Largest number of commands of a protocol that are printed; the file o
 MOST = 4
 MANY = 3
 
+_NEEDED = (
+    f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid: try more learning rates, as a "
+    "sweep with --batch-sizes does"
+)
+
 
 @presentation.register
 def _(learning_rates: LearningRates) -> Presentation:
@@ -95,7 +100,7 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
         trends.setdefault(entry.law.trend, []).append(entry.answer.group.optimizer)
     lines = [f"{', '.join(names)}: {trend}" for trend, names in trends.items()]
     if Trend.UNKNOWN in trends:
-        lines.append(f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid")
+        lines.append(_NEEDED)
     starts: dict[str, list[str]] = {}
     for entry in entries:
         if factor := twice(entry):
@@ -143,7 +148,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
     )
     rows = [(entry.law, entry.answer) for entry in entries]
     few = any(entry.law.trend is Trend.UNKNOWN for entry in entries)
-    lines = [f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid"] if few else []
+    lines = [_NEEDED] if few else []
     return Table(columns=columns, rows=rows, title="lr(B) = lr_max / (1 + B_n/B)^alpha", lines=lines)
 
 

@@ -23,7 +23,7 @@ def _(comparisons: Comparisons) -> Presentation:
     shown: list[Table | str] = []
     wide: list[Table | str] = []
     for comparison in comparisons.comparisons:
-        shown += [side_by_side(comparison, interval_note), *comparison.notes]
+        shown += [side_by_side(comparison, interval_note), *(note for note in comparison.notes if note not in shown)]
         wide += _shown(comparison, interval_note)
     shown += [*([comparisons.throughput.statement] if comparisons.throughput else []), *comparisons.notes]
     every = [answer for comparison in comparisons.comparisons for answer in comparison.answers]

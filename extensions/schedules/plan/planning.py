@@ -223,7 +223,7 @@ def of_sweep(
     for answer in answers(results, config, targets=hardest, noise=False):
         if optimizer in (None, answer.group.optimizer):
             try:
-                phase_sources.append(_source(results, answer, targets))
+                phase_sources.append(_source(results, answer, targets, join=targets is None))
             except ResultsError as error:
                 refused.append(f"{answer.group.optimizer}: {error}")
     if not phase_sources:
@@ -235,9 +235,10 @@ def _ordered(targets: Sequence[float], results: Results) -> list[float]:
     return sorted(set(targets), reverse=results.groups[0].target.direction == "below")
 
 
-def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -> PhaseSource:
+def _source(results: Results, answer: Answer, targets: Sequence[float] | None, *, join: bool) -> PhaseSource:
+    """Return the source of one answer; ``join``: a phase that is too short for the evaluations joins a neighbour."""
     group = answer.group
-    values = _shares(answer, results) if targets is None else _ordered(targets, results)[:-1]
+    values = list(_shares(answer, results) if targets is None else _ordered(targets, results)[:-1])
     ends = [*(replace(answer.target, value=value) for value in values), answer.target]
     if len(ends) < 2:
         raise ResultsError("one target does not show how the critical batch size grows: repeat --target")
@@ -251,9 +252,13 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     sizes = [study.batch_size for study in reached]
     tables = [_increments(study, np.array(steps)) for study in reached]
     least = np.min([np.nanmin(table, axis=1) for table in tables], axis=0)
-    for before, after, steps_between in zip(["the start", *ends], ends, least, strict=False):
-        if not steps_between > 0:
-            raise ResultsError(f"no step lies between {before} and {after}: take targets further apart")
+    for place, (before, after, between) in enumerate(zip(["the start", *ends], ends, least, strict=False)):
+        if between > 0:
+            continue
+        if join:
+            del values[max(place - 1, 0)]
+            return _source(results, answer, [*values, answer.target.value], join=True)
+        raise ResultsError(f"no step lies between {before} and {after}: give each --target further from the next")
     whole = at_best(reached)
     curves = [
         draw(sizes, [_of_phase(each, table[place]) for each, table in zip(whole, tables, strict=True)],

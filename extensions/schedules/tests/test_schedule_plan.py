@@ -18,6 +18,7 @@ from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.step_times import StepTime
+from extensions.schedules.plan import planning
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, lower_ends, steps_of
 from extensions.schedules.plan.planning import of_sweep, plan_schedule
 from extensions.schedules.plan.plans import PlanOutcome, PlanRequest, SchedulePlan
@@ -271,6 +272,12 @@ def test_a_budget_beyond_what_was_measured_is_said_and_far_beyond_refused(folder
     # a stage that no step is in is none
     second = planned(folder).stages[1]
     assert [stage.start for stage in planned(folder, budget=second.start + 1).stages] == [0]
+
+
+def test_a_phase_by_default_that_is_too_short_joins_its_neighbour(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(planning, "_shares", lambda *_: [9.0, 8.9, 2.6])
+    (source,) = of_sweep(folder, CONFIG, None, None)
+    assert [phase.where.split()[-1] for phase in source.phases] == ["8.9", "2.6", "2"]
 
 
 def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.command_options import AnswerWriter, Targets, answer_with, errors, level_of, options, times_of
+from analysis.command_options import AnswerWriter, answer_with, errors, level_of, options, times_of
 from analysis.config import AnalysisConfig
 from cbs.errors import ConfigError
 from cbs.registry import listed
@@ -26,7 +26,10 @@ def command(
             show_default=True,
         ),
     ] = "results",
-    target: Targets = None,
+    target: Annotated[
+        list[float] | None,
+        typer.Option(help="Loss that ends a phase; repeat. Default: those at 1/8, 1/4 and 1/2 of a run, and its last."),
+    ] = None,
     ratio: Annotated[float, typer.Option(help="With noise scales: critical batch size over noise scale.")] = 1.0,
     optimizer: Annotated[str | None, typer.Option(help="Optimizer to plan for. Default: all.")] = None,
     rule: Annotated[
