@@ -19,7 +19,10 @@ from types import ModuleType
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["torch", "torch._dynamo", "pandas", "pyarrow.parquet", "scipy.optimize", "scipy.stats", "typer", "rich.console"]
+    [
+        *("torch", "torch._dynamo", "pandas", "pyarrow.parquet", "scipy.optimize", "scipy.stats", "typer"),
+        *("rich.console", "pytorch_optimizer"),
+    ]
 )
 SECONDS = 600
 

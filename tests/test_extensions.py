@@ -131,13 +131,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["", *(folder.name for folder in extensions.within(extensions.BUILT_IN))])
 def test_without_an_extension_everything_else_works(name: str, tree: Path, tmp_path: Path) -> None:
-    """Without each alone all commands are put together; without the whole folder the main ones run, too."""
+    """Without each alone all commands are put together; without the whole folder the main ones run and draw, too."""
     extension = tree / extensions.BUILT_IN / name
     extension.rename(tmp_path / "gone")
     sweep(tmp_path / "results", {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
-    lines = [["--help"], ["optimizers"], ["import", "--help"], ["analyze", "results", "--resamples", "100", "--json"]]
-    if not name:
-        lines += [["sweep", "--optim", "merit", "--recipe", "quick", "--dry-run"], lines.pop()[:-1]]
+    analyze = ["analyze", "results", "--resamples", "100"]
+    lines = [["--help"], ["optimizers"], ["import", "--help"]]
+    if name:
+        lines.append([*analyze, "--json", "--figures", "none"])
+    else:
+        lines += [["sweep", "--optim", "merit", "--recipe", "quick", "--dry-run"], analyze]
     answer = ask(tmp_path, *lines, home=tree)
     (tmp_path / "gone").rename(extension)
     assert not re.search(r"^(cbs: |Traceback)", answer.stderr, re.MULTILINE), answer.stderr
