@@ -45,7 +45,7 @@ def command(
     geometry: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Geometry beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."
+            help=f"Geometry beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeatable. Default: all."
         ),
     ] = None,
     check: Annotated[

@@ -16,7 +16,7 @@ PANEL = "Measure"  # Heading in ``cbs --help`` for commands that name no other
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")]
 

@@ -26,7 +26,7 @@ def command(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. muon.matrices=all. Repeats."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. muon.matrices=all. Repeatable."),
     ] = None,
     libraries: Annotated[
         bool, typer.Option("--libraries", help="Also list those of torch.optim and pytorch-optimizer.")

@@ -50,7 +50,7 @@ def resource_flags(
     ] = 1,
     gpus_per_trial: Annotated[
         float | None,
-        typer.Option(help="GPUs of a trial, or a part of one: 0.25. Default: 1 per process, if any."),
+        typer.Option(help="GPUs per trial, e.g. 0.25. Default: 1 per process."),
     ] = None,
     launch: Annotated[
         str, typer.Option(help="Starts a --command as a job and waits for it: 'sbatch --wait ...'.", hidden=True)
@@ -58,7 +58,7 @@ def resource_flags(
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.", hidden=True)] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Use a cluster that obeys everybody, without a token.", hidden=True),
+        typer.Option("--insecure", help="Accept a cluster that anybody can command, without a token.", hidden=True),
     ] = False,
 ) -> dict[str, Any]:
     """Return the given options as keyword arguments of :class:`sweeps.running.resources.Resources`."""
@@ -92,7 +92,7 @@ def program_flags(
     tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.", hidden=True)] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="Name of a column in the log. Repeats.", hidden=True),
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column in the log. Repeatable.", hidden=True),
     ] = None,
     resume: Annotated[
         str | None,
@@ -109,7 +109,7 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             help=f"Optimizer: {listed('cbs.optimizers')}; one of 'cbs optimizers --libraries'; or package.module:name. "
-            "With options: 'muon(nesterov=false)'. Repeats.",
+            "With options: 'muon(nesterov=false)'. Repeatable.",
             autocompletion=completing("cbs.optimizers"),
         ),
     ] = None,
@@ -146,7 +146,7 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Batch-size schedule: {listed('cbs.schedules.batch_size')}, or package.module:name. Repeats.",
+            help=f"Batch-size schedule: {listed('cbs.schedules.batch_size')}, or package.module:name. Repeatable.",
             hidden=True,
         ),
     ] = None,
@@ -154,7 +154,7 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Also tune an option: momentum=0.9,0.95; or run a sweep for each value of a setting. Repeats.",
+            help="Also tune an option: momentum=0.9,0.95; or run a sweep for each value of a setting. Repeatable.",
             hidden=True,
         ),
     ] = None,
@@ -173,7 +173,7 @@ def sweep_flags(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any other setting; 'cbs explain --settings' lists them. Repeats.",
+            help="Others: see 'cbs explain --settings'. Repeatable.",
         ),
     ] = None,
 ) -> dict[str, Any]:
@@ -187,7 +187,9 @@ def output_flags(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.launching.trackers')}. Repeats.", hidden=True),
+        typer.Option(
+            metavar="NAME", help=f"Also log to {listed('sweeps.launching.trackers')}. Repeatable.", hidden=True
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show trials, examples, estimated time; run nothing.")

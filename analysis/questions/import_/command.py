@@ -34,12 +34,12 @@ def command(
     batch_unit: Annotated[str, typer.Option(help="Unit of the batch sizes: examples or tokens.")] = "examples",
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."),
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeatable."),
     ] = None,
     constant: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Fact that holds for all runs, e.g. optimizer=adamw. Repeats."
+            "--set", metavar="NAME=VALUE", help="Fact that holds for all runs, e.g. optimizer=adamw. Repeatable."
         ),
     ] = None,
     runs: Annotated[
@@ -53,7 +53,7 @@ def command(
     ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD=STATUS", help="What a word of the column status means. Repeats."),
+        typer.Option(metavar="WORD=STATUS", help="What a word of the column status means. Repeatable."),
     ] = None,
     examples_per_epoch: Annotated[int | None, typer.Option(help="For curves against epochs: their examples.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,

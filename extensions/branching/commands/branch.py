@@ -23,7 +23,7 @@ def trunk_flags(
     ] = None,
     from_checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH@EXAMPLES", help="Checkpoint of your own run, instead of a trunk. Repeats."),
+        typer.Option(metavar="PATH@EXAMPLES", help="Checkpoint of your own run, instead of a trunk. Repeatable."),
     ] = None,
     trunk_optim: Annotated[
         str | None, typer.Option(help="Start the branches of all optimizers from the trunk of this one.")
@@ -45,7 +45,7 @@ def branch_flags(
     lr_rule: Annotated[
         str, typer.Option(metavar="RULE", help="sqrt or linear in k, tried (0.5, 1, 2 times sqrt), or 16:1e-3,32:2e-3.")
     ] = "sqrt",
-    seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; with --error 0 all are run.")] = "5",
+    seeds: Annotated[str, typer.Option(help="Seeds of a branch, at most, or a list; --error 0 runs them all.")] = "5",
     error: Annotated[
         float,
         typer.Option(help="Error probability of the sequential test, which decides what runs; 0 runs everything."),

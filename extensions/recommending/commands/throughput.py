@@ -31,7 +31,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="PACKAGE.MODULE:NAME",
-            help="Custom workload or optimizer, named in the results, that is allowed to run. Repeats.",
+            help="Custom workload or optimizer, named in the results, that is allowed to run. Repeatable.",
         ),
     ] = None,
 ) -> None:
