@@ -34,7 +34,7 @@ def good(answer: Answer) -> str:
 VERDICTS = {
     Verdict.OK: (
         "No problems found: steps x examples are least inside the measured batch sizes, every best learning "
-        "rate lies inside the grid that was tried, and there are several seeds."
+        "rate lies inside the grid that was tried or is known from other batch sizes, and there are several seeds."
     ),
     Verdict.NOT_REACHED: "No batch size reached the target, so there is no curve and no critical batch size.",
     Verdict.UNTOLD: "Branches scatter too much, or too few trained to the end, to say which of them lost.",

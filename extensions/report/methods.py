@@ -186,6 +186,11 @@ def _seeds(answer: Answer) -> str:
     return plural(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
 
 
+def _at_edge(answer: Answer) -> bool:
+    """Whether some best learning rate is the lowest or highest that was tried there, known from elsewhere or not."""
+    return any(study.winner is not None and study.at_edge(study.winner) for study in answer.studies)
+
+
 def _learning_rate(
     members: Sequence[Answer], manifest: Mapping[str, Any], protocol: Mapping[str, Any]
 ) -> Iterator[str]:
@@ -199,6 +204,7 @@ def _learning_rate(
         inside = not any(point.reached and point.at_grid_edge for answer in members for point in answer.points)
         how = "was searched at every batch size"
         how += " until the best one had a worse one on either side" if inside else ""
+        how += ", or was known from other batch sizes" if inside and any(map(_at_edge, members)) else ""
     else:
         how = "was chosen at every batch size among those that were run"
     if how:

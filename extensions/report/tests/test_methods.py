@@ -15,6 +15,7 @@ from analysis.present.sentences import judged
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
+from cbs.trial.store import Store
 from extensions.report import methods as bibliography
 from extensions.report.methods import methods
 from tests.analysis.present.test_table import hard_to_set
@@ -106,6 +107,17 @@ def test_what_was_not_done_everywhere_is_not_said(tmp_path: Path) -> None:
     (text,) = methods(tmp_path, config=FAST).paragraphs
     assert "The learning rate was prescribed at every batch size (sqrt:0.001@4)." in text
     assert "fewest steps over" not in text
+
+
+def test_a_learning_rate_that_others_predict_has_no_worse_one_on_either_side(root: Path, tmp_path: Path) -> None:
+    store = Store(shutil.copytree(root, tmp_path / "one"))
+    best = {answer.group.optimizer: answer.points[1].best_lr for answer in analyze(root, FAST).answers}
+    for name in store.trial_ids():
+        config = store.load(name, with_steps=False).config
+        if config.batch_size == 16 and config.lr != best[config.optimizer.name]:
+            shutil.rmtree(store.root / "trials" / name)
+    (text,) = methods(store.root, config=FAST).paragraphs
+    assert "until the best one had a worse one on either side, or was known from other batch sizes (tried" in text
 
 
 def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
