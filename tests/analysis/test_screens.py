@@ -119,9 +119,14 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@functools.cache
+def of_crowd(folder: Path, question: str) -> Any:
+    return CROWDS[question](folder)
+
+
 @pytest.mark.parametrize("question", CROWDS)
 def test_five_optimizers_in_doubt_fit_a_screen_which_says_what_it_leaves_out(many: Path, question: str) -> None:
-    found = CROWDS[question](many)
+    found = of_crowd(many, question)
     assert len(holds(found)) <= 1
     assert str(found).splitlines()[1:].count("") == 0
     wide, everything = io.StringIO(), presentation(found)
@@ -157,7 +162,7 @@ def test_verdicts_that_a_screen_leaves_out_are_counted() -> None:
 
 
 def test_files_hold_what_a_screen_leaves_out(many: Path, tmp_path: Path) -> None:
-    found = analyze(many, FAST, targets=[2.6, 3.0])
+    found = of_crowd(many, "two targets")
     assert "--wide shows the rest" in str(found)
     write(found, tmp_path, figures=None)
     assert len(pd.read_csv(tmp_path / "summary.csv")) == len(found.answers) == 10
@@ -165,10 +170,11 @@ def test_files_hold_what_a_screen_leaves_out(many: Path, tmp_path: Path) -> None
 
 
 def test_what_may_be_quoted_of_every_answer_has_its_numbers_with_wide(many: Path) -> None:
-    for question in (analyze, compare):
-        found, wide = question(many, FAST), io.StringIO()
+    analyzed = of_crowd(many, "analyze")
+    for found in (analyzed, compare(many, FAST)):
+        wide = io.StringIO()
         show(found, Console(width=400, file=wide), wide=True)
-        for answer in analyze(many, FAST).answers:
+        for answer in analyzed.answers:
             assert answer.verdict is not Verdict.OK
             name, text = answer.group.optimizer, quote(answer)
             lines = [line for line in wide.getvalue().splitlines() if text[1:] in line]

@@ -22,6 +22,7 @@ from benchmarks.world_curves import (
     u_shaped,
 )
 from tests.analysis.estimate.known import CRITICAL, SIZES, exact, hyperbola, known, noisy, study
+from tests.kinds import kinds
 
 QUICK = AnalysisConfig(resamples=400)
 
@@ -148,7 +149,7 @@ def chance(values: np.ndarray) -> float:
 
 class TestSudden:
     @pytest.mark.parametrize("curve", SMOOTH)
-    @pytest.mark.parametrize("noise", [0.02, 0.06])
+    @pytest.mark.parametrize("noise", kinds([0.02], [0.06]))
     def test_smooth_curves_seldom_look_as_if_they_changed_at_once(
         self, curve: Callable[[np.ndarray], np.ndarray], noise: float
     ) -> None:
