@@ -156,7 +156,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[int, AtBudget]:
             ]
         (root / f"{tokens}.csv").write_text("\n".join(rows))
         import_runs([root / f"{tokens}.csv"], root / "sweeps" / str(tokens), SETTINGS)
-    found = budget(root / "sweeps", config=AnalysisConfig(resamples=300))
+    found = budget(root / "sweeps", config=AnalysisConfig(resamples=100))
     return dict(zip(sorted(GRIDS), found.budgets, strict=True))
 
 
