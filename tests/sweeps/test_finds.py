@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = workers
         return search
 
-    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=45.0)
+    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=36.0)
     new, known = [], {(16, 0)}
     for entry in done.rounds:
         added = {cell for part in entry["added"] for cell in itertools.product(part["batch_sizes"], part["seeds"])}
@@ -135,7 +136,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = 0
         return search
 
-    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=45.0)
+    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=36.0)
     assert again.workers == workers
 
 
@@ -225,10 +226,18 @@ def test_what_a_limit_ended_goes_on_to_the_same_trials(both: tuple[Precision, Pa
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Precision, Path]:
+    folder = tmp_path_factory.mktemp("alone")
+    return to_precision(sweep(WORLD), 0.6, folder, trainer(folder, WORLD.end), finds=True), folder
+
+
 @pytest.fixture
-def one(tmp_path: Path) -> Precision:
-    """An optimizer alone, to a wide interval."""
-    return to_precision(sweep(WORLD), 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+def one(alone: tuple[Precision, Path], tmp_path: Path) -> Precision:
+    """An optimizer alone, to a wide interval, in a folder of the test's own."""
+    done, folder = alone
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return done
 
 
 def test_another_precision_goes_on_from_what_is_there(one: Precision, tmp_path: Path) -> None:
