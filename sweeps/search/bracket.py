@@ -310,11 +310,7 @@ def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rul
     best = table.best
     if best is None:
         return []
-    beside = [
-        row
-        for row in (best - 1, best + 1)
-        if 0 <= row < len(table.lrs) and abs(table.at[row] - table.at[best]) <= OCTAVE + 1
-    ]
+    beside = [row for row in (best - 1, best + 1) if 0 <= row < len(table.lrs)]
     ran, reached = table.ran[best], np.isfinite(table.costs[beside])
     missing = np.flatnonzero(~ran)
     asked = missing[~reached[:, missing].any(axis=0)]
