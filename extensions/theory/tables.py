@@ -14,8 +14,8 @@ from extensions.theory.quadratic import QuadraticAnswer, label
 from extensions.theory.temperature import Temperature
 
 EXACT = (
-    "B_crit, the range within 10 % and S_min are exact: at B_crit steps times examples are least, and S_min are the "
-    "steps without noise; quantities with an interval come from the curve through these points"
+    "B_crit, the range within 10 % and S_min are exact: around B_crit steps times examples are least, and S_min "
+    "are the steps without noise; quantities with an interval come from the curve through these points"
 )
 
 ROUGH = 0.02  # Root mean square distance of the steps from their curve above which it is mentioned

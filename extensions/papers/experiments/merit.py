@@ -133,7 +133,7 @@ def final_loss(name: str, optimizer: str) -> OurNumber:
 def merit_ablation(scale: str) -> PaperRecipe:
     """Compare MERIT with variants without clip, lower bound, or row and column ratios, and with Euclidean norms."""
     tiny, optimizers = scale == "tiny", ("merit", *ABLATIONS)
-    sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), schedule=COSINE, **SEEDS)
+    sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), schedule=COSINE, **TWELVE)
     run = RecipeRun(name="small", sweep=sweep) if tiny else at_paper_scale("small", optimizers)
     size = sweep.axes.batch_sizes[0] if tiny else MODELS["small"][1]
     return PaperRecipe(
