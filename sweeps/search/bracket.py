@@ -320,7 +320,7 @@ def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rul
         rival = beside[int(reached.sum(axis=1).argmax())]
         if _expected_loss(table, best, rival) > GAINED * table.seed_deviation() / math.sqrt(len(seeds)):
             asked = missing[: ran.sum()]
-    return [TrialRequest(table.lrs[best], seeds[each], "the best so far, on every seed") for each in asked]
+    return [TrialRequest(table.lrs[best], seeds[each], "the best so far, on another seed") for each in asked]
 
 
 def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
