@@ -336,7 +336,7 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
             continue
         spread = math.sqrt(1 / np.isfinite(logs[row]).sum() + 1 / np.isfinite(logs[best]).sum())
         means = expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread)
-        loss = max(_expected_loss(table, row, best), means)
+        loss = max(_expected_loss(table, int(row), best), means)
         if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
             why = f"{rules.objective.apart(apart.mean())} of the best on {len(apart)} seeds: it can still be best"

@@ -117,12 +117,11 @@ def test_closing_ends_it_and_what_it_started():
 def test_it_does_not_outlive_the_one_who_asked(function):
     arguments = "1000.0" if function == "sleep" else ""
     code = (
-        f"from sweeps.running.child import Child; child = Child(); child.call('{HERE}:answer', 'it has started');"
-        f"print(child.pid, flush=True); child.call('{HERE}:{function}', {arguments})"
+        f"import sys; sys.path[0] = {str(Path(__file__).parents[2])!r}; from sweeps.running.child import Child; "
+        f"child = Child(); child.call('{HERE}:answer', 'it has started'); print(child.pid, flush=True); "
+        f"child.call('{HERE}:{function}', {arguments})"
     )
-    asker = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    )
+    asker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(asker.stdout.readline())
     time.sleep(0.3)
     asker.kill()
