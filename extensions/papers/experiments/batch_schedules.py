@@ -146,7 +146,7 @@ def growth(scale: str) -> PaperRecipe:
     first, budget = (8, 24_000) if tiny else (16, 10_000_000)
     stage = budget // 15  # four stages that double: 1 + 2 + 4 + 8
     schedules, shown = ["constant", f"growth(first_examples={stage}, delta=2, gamma=1.4)"], "growth"
-    if not tiny:  # no statement is about it
+    if not tiny:  # as in the paper; no statement is about it
         schedules.append(f"growth(first_examples={stage}, delta=2, gamma=1.0001)")
         shown = "growth(gamma=1.4)"
     sweep = experiment(
