@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import Estimate, MomentAverages, Nested
 from cbs.noise_scale.check import check
-from cbs.noise_scale.geometries import MATCHED
+from cbs.noise_scale.geometries import resolved
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, Weights, first_dimension
 from cbs.noise_scale.probe import AUTO, Probe
-from cbs.optimizers.matching import matched
 
 # Default window: this share of all examples so far
 SHARE = 0.2
@@ -195,9 +194,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         if asked in self._cached:
             return self._cached[asked]
         self._flush()
-        name = geometry or self.geometries[0]
-        if name == MATCHED and self._optimizer is not None:
-            name = matched(self._optimizer)
+        name = resolved(geometry or self.geometries[0], self._optimizer)
         if name not in self.geometries:
             raise ConfigError(f"geometry {name!r} is not measured; this meter has {', '.join(self.geometries)}")
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)

@@ -317,8 +317,10 @@ def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rul
     if not len(asked) and ran.sum() < FEW:
         asked = missing[: FEW - ran.sum()]
     elif not len(asked) and len(missing):
-        rival = beside[int(reached.sum(axis=1).argmax())]
-        if _expected_loss(table, best, rival) > GAINED * table.seed_deviation() / math.sqrt(len(seeds)):
+        apart = _apart(table, best, beside[int(reached.sum(axis=1).argmax())])
+        deviation = table.seed_deviation()
+        # without a seed that both have a cost for, the other one was pruned
+        if not len(apart) or _loss(apart, deviation) > GAINED * deviation / math.sqrt(len(seeds)):
             asked = missing[: ran.sum()]
     return [TrialRequest(table.lrs[best], seeds[each], "the best so far, on another seed") for each in asked]
 
@@ -331,12 +333,12 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
     rises, deviation, logs = table.rises(best), table.seed_deviation(), np.log(table.costs)
     asks = []
     for row in np.flatnonzero(np.isfinite(rises) & ~table.ran.all(axis=1)):
-        apart = (logs[row] - logs[best])[np.isfinite(logs[row] - logs[best])]
+        apart = _apart(table, int(row), best)
         if row == best or not len(apart):
             continue
         spread = math.sqrt(1 / np.isfinite(logs[row]).sum() + 1 / np.isfinite(logs[best]).sum())
         means = expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread)
-        loss = max(_expected_loss(table, int(row), best), means)
+        loss = max(_loss(apart, deviation), means)
         if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
             why = f"{rules.objective.apart(apart.mean())} of the best on {len(apart)} seeds: it can still be best"
@@ -344,14 +346,16 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
     return asks
 
 
-def _expected_loss(table: TrialTable, row: int, other: int) -> float:
-    """Return the expected loss from choosing ``other`` instead of a learning rate, by the seeds that both have run;
-    infinite without any: ``other`` was pruned there."""
-    logs = np.log(table.costs)
-    apart = (logs[row] - logs[other])[np.isfinite(logs[row] - logs[other])]
-    if not len(apart):
-        return math.inf
-    return expected_loss(float(apart.mean()), table.seed_deviation() * math.sqrt(2 / len(apart)))
+def _apart(table: TrialTable, row: int, other: int) -> np.ndarray:
+    """Return log steps of a learning rate over those of another, of every seed for which both have them."""
+    apart = np.log(table.costs[row]) - np.log(table.costs[other])
+    return np.asarray(apart[np.isfinite(apart)])
+
+
+def _loss(apart: np.ndarray, deviation: float) -> float:
+    """Return the expected loss from not choosing a learning rate, given log steps over those of another seed by seed,
+    and the standard deviation of one trial."""
+    return expected_loss(float(apart.mean()), deviation * math.sqrt(2 / len(apart)))
 
 
 def expected_loss(mean: float, deviation: float) -> float:

@@ -1,7 +1,6 @@
 """A sweep that finds its batch sizes: several optimizers, limits, memory, and commands before and after."""
 
 import itertools
-import json
 import math
 import random
 import shlex
@@ -27,7 +26,7 @@ from sweeps.external.asked import with_flags
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import FEWEST_RUNS, MOST_RUNS, Precision
-from sweeps.launching.policies.rounds import ROUNDS, _grown, _Written, part_of
+from sweeps.launching.policies.rounds import _grown, part_of
 from sweeps.launching.policies.staged import EachSetting
 from sweeps.search.forecast import End, ended
 from sweeps.search.search import Limits, Search
@@ -345,16 +344,6 @@ def test_rounds_that_were_decided_run_nothing_whatever_came_later(one: Precision
 
     to_precision(sweep(WORLD), 0.6, tmp_path, watched, finds=True)
     assert yielded[0] == asked(one, sweep(WORLD))
-
-
-def test_a_round_is_decided_again_from_the_trials_that_it_had(one: Precision, tmp_path: Path) -> None:
-    (stored,) = json.loads((tmp_path / ROUNDS).read_text())
-    assert len(stored["rounds"]) > 2
-    written, had = _Written(tmp_path, stored["asked"]), set()
-    for number, entry in enumerate(stored["rounds"], start=1):
-        assert not had & set(entry["trials"])
-        had |= set(entry["trials"])
-        assert written.trials(number) == had
 
 
 def test_batch_sizes_that_are_given_later_join_what_was_found(one: Precision, tmp_path: Path) -> None:

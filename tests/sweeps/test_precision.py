@@ -20,7 +20,7 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.loop import follow
 from sweeps.launching.policies.precision import Precision
-from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
+from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, _Written, half_width
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
@@ -153,6 +153,17 @@ def test_killed_again_and_again_it_finds_the_same_sizes(found, tmp_path):
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
     for trial in Store(folder).results():
         assert Store(tmp_path).load(trial.trial_id).steps_to_target == trial.steps_to_target
+
+
+def test_a_round_is_decided_again_from_the_trials_that_it_had(found):
+    _, folder = found
+    (stored,) = json.loads((folder / ROUNDS).read_text())
+    assert len(stored["rounds"]) > 2
+    written, had = _Written(folder, stored["asked"]), set()
+    for number, entry in enumerate(stored["rounds"], start=1):
+        assert not had & set(entry["trials"])
+        had |= set(entry["trials"])
+        assert written.trials(number) == had
 
 
 def test_no_round_begins_after_the_deadline(tmp_path):

@@ -78,7 +78,7 @@ GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_s
 GEOMETRIES.fallback = ImportFallback("geometry")
 MATCHED = "matched"
 ALL = "all"
-__all__ = ["ALL", "GEOMETRIES", "MATCHED", "Geometry", "bound", "build_geometry"]
+__all__ = ["ALL", "GEOMETRIES", "MATCHED", "Geometry", "bound", "build_geometry", "resolved"]
 
 
 def build_geometry(name: str) -> Geometry:
@@ -93,16 +93,26 @@ def build_geometry(name: str) -> Geometry:
     return geometry
 
 
+def resolved(name: str, optimizer: torch.optim.Optimizer | None) -> str:
+    """Return the name of a geometry; that of the optimizer's own in place of :data:`MATCHED`.
+
+    Raises:
+        ConfigError: if it is :data:`MATCHED` and there is no optimizer.
+    """
+    if name != MATCHED:
+        return name
+    if optimizer is None:
+        raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
+    return matched(optimizer)
+
+
 def bound(
     names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
 ) -> list[Geometry]:
     """Return the distinct geometries of the names, bound to the parameters; ``"all"`` stands for those that fit."""
     found: dict[str, Geometry] = {}
     for name in names:
-        if name == MATCHED:
-            if optimizer is None:
-                raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
-            name = matched(optimizer)
+        name = resolved(name, optimizer)
         for wanted in GEOMETRIES if name == ALL else [name]:
             geometry = build_geometry(wanted)
             try:
