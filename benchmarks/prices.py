@@ -2,6 +2,8 @@
 
     python -m benchmarks.prices [--gpu-hour 2.5] [--write docs/prices.md]
 
+Prices are in GPU-hours, or in dollars with the price of one.
+
 A run at B_crit sees 20 tokens for each parameter, its FLOPs are 6 N D, and an H100 works at 40 % of its peak
 (:mod:`sweeps.outlook.price`). How many such runs an answer takes is :data:`sweeps.outlook.price.RUNS`.
 """
@@ -27,8 +29,7 @@ from sweeps.spec.spec import Sweep
 
 MODELS = {"125M": 125_000_000, "1B": 1_000_000_000, "7B": 7_000_000_000}  # Number of parameters by name
 
-TOKENS_PER_PARAMETER, GPU_HOUR = 20, 2.5
-"""Tokens of a run at B_crit for each parameter, and dollars for an hour of an H100: both are assumed."""
+TOKENS_PER_PARAMETER = 20  # Of a run at B_crit: assumed
 
 BEGIN, END = "<!-- python -m benchmarks.prices --write docs/prices.md -->\n", "<!-- end of prices -->\n"
 """Lines of the page between which the table stands."""
@@ -58,18 +59,18 @@ def run_of(parameters: int) -> CriticalRun:
     )
 
 
-def rows(gpu_hour: float = GPU_HOUR) -> Iterator[tuple[str, ...]]:
+def rows(gpu_hour: float | None = None) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table, the header first."""
     answers = {goal: runs for goal, runs in RUNS.items() if goal <= Sweep.usual_precision}
     sweeps = [f"`cbs sweep`, {goal:.0%}: {span(runs)} runs" for goal, runs in answers.items()]
-    yield "model", "B_crit in tokens", "steps of a run", "in", "a run", *sweeps, "`cbs branch`", "`cbs noise-scale`"
+    yield "model", "B_crit in tokens", "steps of a run", "a run", *sweeps, "`cbs branch`", "`cbs noise-scale`"
     for name, parameters in MODELS.items():
         run = run_of(parameters)
         prices = [price((1, 1, 1), run, gpu_hour), *(price(runs, run, gpu_hour) for runs in answers.values())]
         prices += [_known(branch_price(run, gpu_hour)), _known(noise_scale_price(run, gpu_hour))]
+        amounts = [each.gpu_hours if gpu_hour is None else each.dollars for each in prices]
         about = name, f"{critical_tokens(parameters) / 1e6:.1f}M", span((run.steps or 0.0,) * 3)
-        yield *about, "GPU-hours", *(span(each.gpu_hours) for each in prices if each.gpu_hours)
-        yield "", "", "", "dollars", *(span(each.dollars) for each in prices if each.dollars)
+        yield *about, *(span(each) for each in amounts if each)
 
 
 def _known(found: Price | None) -> Price:
@@ -77,7 +78,7 @@ def _known(found: Price | None) -> Price:
     return found
 
 
-def table(gpu_hour: float = GPU_HOUR) -> str:
+def table(gpu_hour: float | None = None) -> str:
     """Return the table in Markdown."""
     titles, *body = rows(gpu_hour)
     return "\n".join([head(titles), *map(line, body)]) + "\n"
@@ -90,7 +91,7 @@ def written(page: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu-hour", type=float, default=GPU_HOUR, help="dollars for an hour of an H100")
+    parser.add_argument("--gpu-hour", type=float, help="dollars for an hour of an H100: prices in dollars")
     parser.add_argument("--write", type=Path, help="page in which to renew the table")
     asked = parser.parse_args()
     if asked.write is None:

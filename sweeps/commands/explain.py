@@ -124,9 +124,11 @@ def meanings() -> dict[str, str]:
     for name in DEFINITIONS:
         first = " ".join((DEFINITIONS[name].__doc__ or "").partition("\n\n")[0].split()).replace("``", "")
         by_word[name] = f"a definition of the critical batch size. {first}"
-    for line in (line for line in text.splitlines() if line.startswith("| ") and not line.endswith("| meaning |")):
-        word, *command, said = (cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-        words, meant = word.split("; "), said.split("; ")
-        for each, means in zip(words, meant, strict=True) if len(words) == len(meant) else ((word, said),):
-            by_word[f"{each} ({command[0]})" if command else each] = means
+    command = ""
+    for line in text.splitlines():
+        if line.startswith("## "):  # "What is measured", or the command whose words they are
+            command = "" if line.startswith("## What ") else f" ({line.removeprefix('## ')})"
+        elif line.startswith("- "):
+            word, _, said = line.removeprefix("- ").partition(": ")
+            by_word[f"{word}{command}"] = said
     return by_word

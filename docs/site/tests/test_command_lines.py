@@ -120,8 +120,8 @@ MODELS = {
     for page in PAGES
     for block in FENCE.findall(page.read_text())
     if (name := re.match(r"# (my_\w+)\.py\n", block))
-}
-"""Files of a reader's own that pages show, by their names."""
+} | {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "examples").glob("my_*.py"))}
+"""Files of a reader's own that pages show or link to, by their names."""
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -135,7 +135,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         lambda: (default(HEADLINE, "exchange"), default(HEADLINE, "span")),
     ),
     ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),
-    ("definitions.md", "- S_min) | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
+    ("definitions.md", "- S_min) | `tolerance` t = {} | [Shallue", lambda: (default("saturation", "tolerance"),)),
     (
         "schedules.md",
         "| (B/B0)^e (0) | `theta` ({}), `cap` | 2412.21124 |",
@@ -164,8 +164,8 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ),
     ("own-trainer.md", "the program gets SIGTERM, and {} seconds later SIGKILL", lambda: (WORDS[int(GRACE)],)),
     ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (GradientNorm.examples,)),
-    ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
-    ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),
+    ("figures.md", "- `acl`: {:.2f} in, {:.2f} in", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
+    ("figures.md", "- `ieee`: {:.2f} in, {:.2f} in", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),
     ("evidence.md", "| `split` | {} | 0 | {} |", lambda: (cells("split", EXACT), cells("split", REFUSED))),
     (
         "evidence.md",
@@ -207,7 +207,7 @@ def test_every_verdict_stands_in_the_guide_of_its_question() -> None:
 
 def test_the_glossary_has_every_status_of_a_trial() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
-    assert all(f"| `{status}` |" in glossary for status in TrialStatus)
+    assert all(f"- `{status}`: " in glossary for status in TrialStatus)
 
 
 @pytest.mark.parametrize(

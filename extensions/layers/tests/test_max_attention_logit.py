@@ -210,5 +210,8 @@ def test_misuse_is_one_clear_line(misuse: Callable[[], None], words: str) -> Non
 def test_the_block_in_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = Path(module.__file__).parents[3] / "docs" / "max-attention-logit.md"
     source = page.read_text().split("```py\n")[1].split("```")[0]
-    exec(compile(source, page.name, "exec"), {"__name__": "guide"})
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    readers = {"model": model, "batches": torch.randn(3, 8, 16, 32), "loss_of": lambda out: out.square().mean()}
+    exec(compile(source, page.name, "exec"), readers)
     assert len(capsys.readouterr().out.splitlines()) == 3
