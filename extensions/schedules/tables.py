@@ -44,8 +44,8 @@ def _(plans: SchedulePlans) -> Presentation:
         short = tuple(each for each in whole.columns if each.heading in SHORT or each.heading.startswith("from "))
         planned = replace(whole, columns=short, title=f"Planned batch sizes {level}", lines=lines)
     return Presentation(
-        shown=[planned],
-        wide=[*wide, *filter(None, [plans.timing, *plans.notes])],
+        shown=[replace(planned, lines=[*plans.notes, *planned.lines])],
+        wide=[*wide, *filter(None, [plans.timing])],
         then=[f"cbs report {shlex.quote(plans.folder)}"] if plans.folder else (),
         tables=tables,
         json="schedule_plan.json",

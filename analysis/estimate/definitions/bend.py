@@ -20,7 +20,8 @@ from analysis.quantities import Array
 @DEFINITIONS.register("perfect_scaling_end")
 @dataclass(frozen=True, kw_only=True)
 class PerfectScalingEnd(Definition):
-    """Largest batch size with at most ``tolerance`` more steps than the line of perfect scaling, in examples.
+    """Largest batch size that takes at most a share ``tolerance`` more steps than the line of perfect scaling, in
+    examples.
 
     Between the last measured batch size on the line and the next one the excess is interpolated linearly in log-log.
     Infinity if the largest measured batch size is still on the line.
@@ -56,7 +57,7 @@ class PerfectScalingEnd(Definition):
 @DEFINITIONS.register("saturation")
 @dataclass(frozen=True, kw_only=True)
 class Saturation(Definition):
-    """Smallest batch size whose steps are within ``tolerance`` of the fewest measured ones, in examples.
+    """Smallest batch size that takes at most a share ``tolerance`` more than the fewest measured steps, in examples.
 
     Between the last measured batch size above the tolerance and the next one the steps are interpolated linearly in
     log-log. Infinity if only the largest is within it, because steps still fall there; 0 if the smallest is.

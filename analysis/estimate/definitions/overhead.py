@@ -26,7 +26,7 @@ from analysis.quantities import Array
 @DEFINITIONS.register("overhead")
 @dataclass(frozen=True, kw_only=True)
 class Overhead(Definition):
-    """Largest batch size with at most ``overhead`` more steps than linear scaling, in examples.
+    """Largest batch size that takes at most a share ``overhead`` more steps than linear scaling, in examples.
 
     Depends on: the target; the fitted curve, or the hyperbola if there is no reference; ``overhead``, a free choice;
     and ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.

@@ -102,14 +102,25 @@ def _counted(source: PhaseSource, tokens_per_example: int | None) -> PhaseSource
 def plan_schedule(
     sources: Sequence[PhaseSource], ask: PlanRequest, config: AnalysisConfig = DEFAULT, folder: str = ""
 ) -> SchedulePlans:
-    """Return a plan for every source, of the sweep in ``folder`` if there is one.
+    """Return a plan for every source that has a price of a step, of the sweep in ``folder`` if there is one.
 
     Raises:
-        ConfigError: if no batch size is allowed, a price is missing, or the budget is far beyond what was measured.
+        ConfigError: if no batch size is allowed, no source has a price, or the budget is far beyond what was measured.
     """
     timing = "" if ask.throughput is None else f"{ask.throughput.statement}; {ask.throughput.spread}"
-    plans = tuple(_plan(source, ask, config) for source in sources)
-    return SchedulePlans(config=config, plans=plans, timing=timing, folder=folder)
+    priced, notes = [], []
+    for source in sources:
+        try:
+            price_of(source, ask)
+            priced.append(source)
+        except ConfigError as error:
+            if len(sources) == 1:
+                raise
+            notes.append(str(error))
+    if not priced:
+        raise ConfigError(notes[0])
+    plans = tuple(_plan(source, ask, config) for source in priced)
+    return SchedulePlans(config=config, notes=tuple(notes), plans=plans, timing=timing, folder=folder)
 
 
 def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> SchedulePlan:

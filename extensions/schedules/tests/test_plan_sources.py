@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.present import presentation
 from analysis.quantities import UNKNOWN, Quantity
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
 from extensions.schedules.plan.of_trace import of_curve, of_trace
@@ -136,3 +137,17 @@ def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_pa
     with pytest.raises(DataError, match=said) as error:
         of_curve(tmp_path / "curve.csv", CONFIG, end=9000, tokens_per_example=None, optimizer=None)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_optimizer_without_a_price_is_named_and_the_others_are_planned(tmp_path: Path) -> None:
+    path = tmp_path / "noise_scale.json"
+    path.write_text(json.dumps(noise_run()))
+    priced = dataclasses.replace(of_trace(path, CONFIG), critical=40.0)
+    unpriced = dataclasses.replace(priced, optimizer="sgd", critical=None)
+    found = plan_schedule([priced, unpriced], PlanRequest(), CONFIG)
+    assert [plan.source.optimizer for plan in found.plans] == ["adamw"]
+    (said,) = found.notes
+    assert said.startswith("sgd: the critical batch size is unknown")
+    assert said in presentation(found).shown[0].lines
+    with pytest.raises(ConfigError, match="no price of a step"):
+        plan_schedule([unpriced, unpriced], PlanRequest(), CONFIG)
