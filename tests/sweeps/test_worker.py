@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,6 +69,24 @@ def narrow(holds: int, where: str = "step") -> Workload:
         return validate(model)
 
     base.example_losses, base.validate = example_losses, full  # type: ignore[method-assign]
+    return base
+
+
+def tight(megabytes: int) -> Workload:
+    """The noisy quadratic, each example of which takes 4 MB, in a process that gets so much more than it has."""
+    base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
+    losses, stream = base.example_losses, base.training_stream
+
+    def training_stream(generator: torch.Generator) -> Any:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + megabytes * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return stream(generator)
+
+    def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        return losses(model, batch) + torch.zeros(len(batch), 2**20).sum(1)
+
+    base.training_stream, base.example_losses = training_stream, example_losses  # type: ignore[method-assign]
     return base
 
 
