@@ -97,6 +97,16 @@ def test_two_backward_passes_of_one_forward_pass_are_refused() -> None:
         probe.step()
 
 
+def test_what_is_detached_before_the_backward_pass_leaves_torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.autograd, "backward", backward := torch.autograd.backward)
+    model = Linear(4)
+    probe = Probe(model, source="accumulation")
+    model(torch.ones(3, 4))
+    assert torch.autograd.backward is not backward
+    probe.detach()
+    assert torch.autograd.backward is backward
+
+
 def test_sparse_gradients_are_an_error() -> None:
     model = nn.Embedding(5, 3, sparse=True)
     with Probe(model, source="accumulation") as probe:
