@@ -119,7 +119,7 @@ def test_batches_that_are_looked_at_together_give_what_single_ones_do(monkeypatc
             changed.zero_()  # as a loader that uses its memory again does
         assert not inputs.told()
         (values,) = inputs._batches.values()
-        found.append(torch.cat(values))
+        found.append(torch.cat([moments for (moments,) in values]))
     torch.testing.assert_close(*found)
     zeros = torch.stack([(each == 0).float().mean() for each in batches])
     torch.testing.assert_close(found[0][:, 2, 0], zeros)
@@ -166,7 +166,19 @@ def turned(rows: Tensor, draws: torch.Generator, coins: int) -> Tensor:
     return torch.where(torch.rand(coins, 1, generator=draws) < 0.5, rows, rows.flip(1))
 
 
-SLOPE = torch.linspace(-1, 1, 6)
+def shifted(draws: torch.Generator, coins: int) -> Tensor:
+    """Pairs of numbers that are alike, and where they begin: only products of neighbours differ."""
+    rows = torch.randn(SIZE, 100, generator=draws).repeat_interleave(2, 1)
+    return torch.where(torch.rand(coins, 1, generator=draws) < 0.5, rows, rows.roll(1, 1))
+
+
+def halves(draws: torch.Generator, coins: int) -> Tensor:
+    """Two halves of the same sign or not: products of neighbours hardly differ."""
+    signs = torch.rand(coins, 1, generator=draws).sub(0.5).sign()
+    return torch.randn(SIZE, 1, generator=draws) * torch.cat([torch.ones(coins, 32), signs.expand(-1, 32)], 1)
+
+
+SLOPE, LONG = torch.linspace(-1, 1, 6), torch.linspace(-1, 1, 200)
 FIXED = torch.randn(SIZE, 6, generator=torch.Generator().manual_seed(5))
 INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
     "one masking ratio": (lambda draws, _: masked(draws, 1), ALIKE),
@@ -189,6 +201,15 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
         lambda draws, _: turned(SLOPE.exp() * torch.randn(SIZE, 6, generator=draws), draws, 1),
         ALIKE,
     ),
+    "one flip of many numbers": (
+        lambda draws, _: turned(torch.randn(SIZE, 200, generator=draws) + LONG / 4, draws, 1),
+        ALIKE,
+    ),
+    "many numbers": (lambda draws, _: torch.randn(SIZE, 200, generator=draws) + LONG, ""),
+    "one shift of pairs": (lambda draws, _: shifted(draws, 1), ALIKE),
+    "a shift of pairs for each": (lambda draws, _: shifted(draws, SIZE), ""),
+    "one sign of halves": (lambda draws, _: halves(draws, 1), ALIKE),
+    "a sign of halves for each": (lambda draws, _: halves(draws, SIZE), ""),
     "a flip for each": (lambda draws, _: turned(torch.randn(SIZE, 6, generator=draws) + SLOPE, draws, SIZE), ""),
     "one batch in any order": (lambda draws, _: FIXED[torch.randperm(SIZE, generator=draws)], ""),
     "a batch of all classes": (lambda draws, _: torch.randperm(SIZE, generator=draws)[:, None], ""),
@@ -204,6 +225,9 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
 }
 
 
+NAMES = {"one flip of many numbers": "values,", "one shift of pairs": "products,", "one sign of halves": "products,"}
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
     draw, told = INPUTS[name]
@@ -212,6 +236,26 @@ def test_inputs_that_a_batch_shares_are_told(name: str) -> None:
         batches.add([draw(draws, step)], torch.arange(SIZE)[:, None])
     assert batches.told()[: len(told)] == told
     assert bool(batches.told()) == bool(told), batches.told()
+    assert told != ALIKE or f"of their {NAMES.get(name, '')}" in batches.told()
+
+
+def test_one_coin_that_changes_a_batch_much_is_told_soon() -> None:
+    """How often it falls on its other side scatters."""
+    for seed in range(6):
+        draws, batches = torch.Generator().manual_seed(seed), SharedInputs()
+        for _ in range(48):
+            rows = turned(torch.randn(SIZE, 6, generator=draws) + 2 * SLOPE, draws, 1)
+            batches.add([rows], torch.arange(SIZE)[:, None])
+        assert ALIKE in batches.told()
+
+
+def test_what_adds_less_than_a_twentieth_to_the_noise_of_a_batch_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, batches = torch.Generator().manual_seed(1), SharedInputs()
+    for _ in range(1000):
+        batches.add([turned(torch.randn(SIZE, 200, generator=draws) + LONG / 9, draws, 1)], torch.arange(SIZE)[:, None])
+    assert not batches.told()
+    monkeypatch.setattr("cbs.noise_scale.shared_by_batch.SHARES_OF_COLUMNS", [(0.0, 5.0)])
+    assert ALIKE in batches.told()
 
 
 @pytest.mark.parametrize("passes", [1, 2])
