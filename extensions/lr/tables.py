@@ -11,6 +11,7 @@ from analysis.present import Presentation, presentation
 from analysis.present.answers import about, titled, tuned_columns
 from analysis.present.sentences import home
 from analysis.present.table import Column, Table, quantity
+from cbs.trial.config import COMMAND
 from extensions.lr.learning_rates import LearningRate, LearningRates, Protocol
 
 FEW = 2  # Largest number of commands of a protocol that are printed; the file of missing trials has all
@@ -58,15 +59,17 @@ def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
 
 def next_command(folder: str, learning_rates: LearningRates) -> str:
     """Return the command for what comes next: the batch sizes where learning rates were ranked by final losses, step
-    times where trials are trained here, else a choice by a table; where no learning rate is best, what is missing."""
+    times where this program trains and code of one's own may run, else a choice by a table; where no learning rate is
+    best, what is missing."""
     if not any(entry.law.optima for entry in learning_rates.entries):
         return f"cbs analyze {folder}"
     if not any(entry.protocols for entry in learning_rates.entries):
         return f"cbs budget {folder}"
-    trained = not any("imported" in entry.answer.group.manifest for entry in learning_rates.entries)
-    if trained:
-        return f"cbs throughput {folder}"
-    return f"cbs recommend {folder} --throughput 'assumed(examples_per_second_per_device=X)'"
+    groups = [entry.answer.group for entry in learning_rates.entries]
+    names = [name for group in groups for name in (group.workload.partition("(")[0], group.choice.name)]
+    if COMMAND in names or any("imported" in group.manifest for group in groups):
+        return f"cbs recommend {folder} --throughput 'assumed(examples_per_second_per_device=X)'"
+    return " ".join([f"cbs throughput {folder}", *(f"--code {name}" for name in dict.fromkeys(names) if ":" in name)])
 
 
 def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:

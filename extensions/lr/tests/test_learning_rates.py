@@ -221,3 +221,22 @@ def test_the_best_rate_drifts_with_the_inverse_of_the_width(tmp_path: Path) -> N
     figure = drawn("width_drift", table.assign(lr=[2.0, 1.0], low=[1.5, 0.8], high=[2.5, 1.2]))
     (legend,) = [axes.get_legend() for axes in figure.axes]
     assert legend.get_texts()[-1].get_text() == "ln lr = -0.231 + 14.8 / width"  # ln 2 / (1/16 - 1/64), through both
+
+
+def test_the_next_command_names_code_of_ones_own_and_times_no_other_program(found: LearningRates) -> None:
+    def of(workload: str) -> LearningRates:
+        entries = tuple(
+            dataclasses.replace(
+                entry,
+                answer=dataclasses.replace(
+                    entry.answer, group=dataclasses.replace(entry.answer.group, workload=workload)
+                ),
+            )
+            for entry in found.entries
+        )
+        return dataclasses.replace(found, entries=entries)
+
+    (own,) = present.presentation(of("my_model:Circles(hidden=3)")).then
+    assert own.startswith("cbs throughput ")
+    assert own.endswith(" --code my_model:Circles")
+    assert present.presentation(of("command")).then[0].startswith("cbs recommend ")
