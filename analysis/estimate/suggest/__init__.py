@@ -23,6 +23,7 @@ from analysis.estimate.suggest.design import GOAL, MOST, Cell, Design
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.formatting import shown
 from analysis.read.groups import Group
+from cbs.trial.config import COMMAND
 from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target
 
@@ -43,6 +44,8 @@ APART = 4  # Ratio of the batch sizes with which it is looked for. Half of it, w
 # If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
 # evaluations are then about as long as the run.
 FEWEST_STEPS = 10.0
+
+OFTEN = 1.1  # Ratio of the steps of neighbouring evaluations where these were too rare, as the advice has it
 
 # Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly
 _WIDE_GAP, _NEAR = 3.0, 1.5
@@ -101,7 +104,7 @@ def suggest(
     outwards: bool = False,
 ) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, or evaluations
-    are too rare at the sweep's own, because more trials of the same protocol would not help.
+    are too rare at the sweep's own and another program sets them: more trials of the same protocol would not help.
 
     Args:
         answer: what is known.
@@ -113,19 +116,21 @@ def suggest(
     known = Known(answer, goal, seeds, most, least)
     group = answer.group
     rare = not goal and answer.verdict is Verdict.COARSE_STEPS and answer.target == group.target
-    if not known.reached or rare:
+    often = known.often_evaluated() if rare else {}
+    if not known.reached or (rare and not often):
         return None
-    searching = known.searching()
-    warmup = {} if searching else known.half_the_warmup()
-    anew = bool(warmup) or (searching is not None and answer.target != group.target)
-    shorter = ([(tuple(known.reached), known.seeds)], ("a sweep with half the warmup",)) if warmup else None
-    wanted = searching or shorter or known.asked_for()
+    searching = None if rare else known.searching()
+    changed = often or ({} if searching else known.half_the_warmup())
+    anew = bool(changed) or (searching is not None and answer.target != group.target)
+    why = "a sweep that evaluates more often" if often else "a sweep with half the warmup"
+    other = ([(tuple(known.reached), known.seeds)], (why,)) if changed else None
+    wanted = searching or other or known.asked_for()
     wanted = wanted or (None if outwards else known.most_for_its_cost()) or known.asked_for(LEAST_OPEN)
     if wanted is None:
         return None
     parts, reasons = wanted
     sizes = tuple(sorted({size for part, _ in parts for size in part}))
-    rates, done = None if searching or warmup else known.rates(sizes), {} if anew else known.done
+    rates, done = None if searching or changed else known.rates(sizes), {} if anew else known.done
     usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.chain.from_iterable(itertools.product(*part) for part in parts):
@@ -137,7 +142,7 @@ def suggest(
         return None
     target = answer.target if anew and answer.target != group.target else None
     commands = (
-        adding(group.manifest, group.folder, group.choice, *part, rates, target=target, settings=warmup)
+        adding(group.manifest, group.folder, group.choice, *part, rates, target=target, settings=changed)
         for part in parts
         if any(size in part[0] and seed in part[1] for size, seed in missing)
     )
@@ -260,6 +265,16 @@ class Known:
             return {}
         lengths = {key: schedule.get(key) for key in ("warmup_steps", "warmup_examples")}
         return {f"schedule.{key}": length // 2 for key, length in lengths.items() if length}
+
+    def often_evaluated(self) -> dict[str, float]:
+        """Return the settings of a sweep that evaluates more often, which needs a folder of its own. Empty where this
+        one did, or a program of somebody's evaluates."""
+        protocol = self.answer.group.manifest.get("protocol")
+        protocol = protocol if isinstance(protocol, dict) else {}
+        evaluation, workload = protocol.get("evaluation"), protocol.get("workload")
+        if not isinstance(evaluation, dict) or (isinstance(workload, dict) and workload.get("name") == COMMAND):
+            return {}
+        return {"evaluation.far_growth": OFTEN} if evaluation.get("far_growth", OFTEN) > OFTEN else {}
 
     def asked_for(self, least_chance: float = OPEN) -> Wanted | None:
         """Return the trials that the verdict calls for; ``None`` if it calls for none.

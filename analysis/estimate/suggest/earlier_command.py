@@ -29,7 +29,7 @@ def adding(
     seeds: Sequence[int],
     lrs: Sequence[float] | None,
     target: Target | None = None,
-    settings: Mapping[str, int] | None = None,
+    settings: Mapping[str, float] | None = None,
 ) -> str:
     """Return a shell command; empty if the sweep was not run by ``cbs sweep``.
 
@@ -76,7 +76,9 @@ def adding(
     if anew:
         words += ["--from", str(folder)]
         at = "" if target is None else f"-at-{target.value:g}"
-        folder = folder.with_name(f"{folder.name}{at}{'-short-warmup' if changed else ''}")
+        often = any(key.startswith("evaluation.") for key in changed)
+        how = "-often-evaluated" if often else "-short-warmup" if changed else ""
+        folder = folder.with_name(f"{folder.name}{at}{how}")
     return shlex.join([*words, "--output", str(folder)])
 
 

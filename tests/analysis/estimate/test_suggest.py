@@ -219,7 +219,7 @@ def test_a_learning_rate_lost_to_its_machine_is_no_neighbour_of_an_edge() -> Non
 
 
 def test_another_target_that_was_evaluated_too_rarely_gets_a_sweep_of_its_own(tmp_path: Path) -> None:
-    """Runs that are added here would be evaluated as rarely; at the sweep's own target no command helps."""
+    """Runs that are added here would be evaluated as rarely."""
     folder = tmp_path / "mine"
     sweep(folder, batch_sizes=SIZES, seeds=2, growth=2.0)
     with_command(folder, "cbs sweep --optim adamw", axes={"lrs": None, "batch_sizes": [*SIZES], "seeds": [0, 1]})
@@ -227,6 +227,17 @@ def test_another_target_that_was_evaluated_too_rarely_gets_a_sweep_of_its_own(tm
     found = suggest(answer(folder, target=2.8))
     assert found.reasons == ("a sweep at this target, which evaluates often near it",)
     assert found.command.endswith(f"--target 2.8 --from {folder} --output {folder}-at-2.8")
+
+
+def test_a_target_that_was_evaluated_too_rarely_gets_a_sweep_that_evaluates_more_often(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    sweep(folder, batch_sizes=SIZES, seeds=2, growth=2.0)
+    with_command(folder, "cbs sweep --optim adamw", protocol={"evaluation": {"far_growth": 1.6}})
+    found = suggest(answer(folder))
+    assert found.reasons == ("a sweep that evaluates more often",)
+    assert found.command.endswith(f"--set evaluation.far_growth=1.1 --from {folder} --output {folder}-often-evaluated")
+    with_command(folder, "cbs sweep --optim adamw", protocol={"evaluation": {"far_growth": 1.1}})
+    assert suggest(answer(folder)) is None
 
 
 def test_where_the_warmup_decides_a_sweep_with_half_of_it_is_next(tmp_path: Path) -> None:
