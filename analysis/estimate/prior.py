@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import leastsq
 
 from analysis.quantities import Array
 
@@ -199,27 +199,30 @@ class StepsPrior:
         near: tuple[float, float] | None = None,
     ) -> tuple[float, float]:
         """Return place and ln exponent of the most likely law, ``near`` others or anywhere."""
-        root = np.linalg.inv(np.linalg.cholesky(covariance))
-        spread = self.spread * np.array([2.5, 1.0])
+        root, middle = np.linalg.inv(np.linalg.cholesky(covariance)), x.mean()
+        wide, steep = (float(each) for each in self.spread * np.array([2.5, 1.0]))
+        rows = np.zeros((len(x) + 2, 3))
+        rows[-2, 2], rows[-1, 1] = 1 / steep, 1 / wide
 
         def residuals(p: Array) -> Array:
             curve = p[0] + _rise(math.exp(p[2]) * (x - p[1]), sharpness)
-            return np.r_[root @ (values - curve), p[2] / spread[1], (p[1] - x.mean()) / spread[0]]
+            return np.concatenate([root @ (values - curve), [p[2] / steep, (p[1] - middle) / wide]])
 
         def jacobian(p: Array) -> Array:
             slope = _slope(x, p[1], p[2], sharpness)
-            columns = np.stack([np.ones(len(x)), -slope, slope * (x - p[1])], axis=1)
-            return np.r_[-root @ columns, [[0.0, 0.0, 1 / spread[1]], [0.0, 1 / spread[0], 0.0]]]
+            rows[:-2] = -root @ np.stack([np.ones(len(x)), -slope, slope * (x - p[1])], axis=1)
+            return rows
 
         starts = (
-            ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
-            if near is None
-            else [[values.min(), *near]]
+            ([values.min(), place, 0.0] for place in (middle, x[0], x[-1])) if near is None else [[values.min(), *near]]
         )
-        found = min(
-            (least_squares(residuals, start, jacobian, method="lm") for start in starts), key=lambda each: each.cost
+        # MINPACK without what `least_squares` puts around it, which takes longer than the search itself
+        tried = (
+            leastsq(residuals, start, (), jacobian, full_output=True, maxfev=300, gtol=1e-8, ftol=1e-8, xtol=1e-8)
+            for start in starts
         )
-        return float(found.x[1]), float(found.x[2])
+        found = min(tried, key=lambda each: float(np.dot(each[2]["fvec"], each[2]["fvec"])))[0]
+        return float(found[1]), float(found[2])
 
 
 def matern(places: Array, length: float) -> Array:

@@ -75,8 +75,8 @@ class StepsToTarget(Objective):
         self.judged = judged
 
     def cost(self, result: TrialResult) -> float:
-        steps = result.steps_to(self.judged or result.config.target)
-        return math.nan if steps is None else steps
+        # 0 steps, to a target that is passed before the first one, have no logarithm and say nothing of a learning rate
+        return result.steps_to(self.judged or result.config.target) or math.nan
 
     def amount(self, cost: float) -> float:
         return cost

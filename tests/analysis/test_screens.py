@@ -217,13 +217,13 @@ def source(top: Path, runs: int, *, curves: bool) -> Path:
 def grows_no_faster(counts: Sequence[int]) -> bool:
     """Whether the last of evenly spaced numbers of runs cost no more than those before; the first makes the caches."""
     _, small, middle, large = counts
-    return 0 < large - middle <= 1.02 * (middle - small)
+    return 0 < large - middle <= 1.01 * (middle - small)
 
 
 @pytest.mark.parametrize("curves", [False, True])
 def test_the_work_per_run_does_not_grow(tmp_path: Path, curves: bool) -> None:
     imports, loads = [], []
-    for runs in (6, 18, 30, 42):
+    for runs in (6, 12, 18, 24):
         table, out = source(tmp_path, runs, curves=curves), tmp_path / f"out{runs}"
         imports.append(calls(functools.partial(import_runs, [table], out, settings(metric="loss", target=3.0))))
         loads.append(calls(functools.partial(load, out)))

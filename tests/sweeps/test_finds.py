@@ -122,7 +122,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = workers
         return search
 
-    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=36.0)
+    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=20.0)
     new, known = [], {(16, 0)}
     for entry in done.rounds:
         added = {cell for part in entry["added"] for cell in itertools.product(part["batch_sizes"], part["seeds"])}
@@ -136,7 +136,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = 0
         return search
 
-    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=36.0)
+    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=20.0)
     assert again.workers == workers
 
 
@@ -216,12 +216,12 @@ def test_where_an_end_stays_open_it_ends_at_its_price(tmp_path: Path) -> None:
     assert "20 runs at B_crit (--max-runs)" in done.reasons["adamw"]
 
 
-def test_what_a_limit_ended_goes_on_to_the_same_trials(both: tuple[Precision, Path], tmp_path: Path) -> None:
-    whole, folder = both
+def test_what_a_limit_ended_goes_on_to_the_same_trials(alone: tuple[Precision, Path], tmp_path: Path) -> None:
+    whole, folder = alone
     limits = Limits(examples=0.5 * whole.rounds[-1]["examples"])
-    part = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True, limits=limits)
-    assert all("--max-examples are spent" in why for why in part.reasons.values())
-    again = to_precision(TWO, GOAL, tmp_path, trainer(tmp_path, apart), finds=True)
+    part = to_precision(sweep(WORLD), 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True, limits=limits)
+    assert "--max-examples are spent" in part.reasons["adamw"]
+    again = to_precision(sweep(WORLD), 0.6, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
     assert again.rounds == whole.rounds
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
 
@@ -246,7 +246,7 @@ def test_another_precision_goes_on_from_what_is_there(one: Precision, tmp_path: 
     assert [entry["added"] for entry in wider.rounds] == [[]]
     # its price is that of all trials on which the answer rests
     assert wider.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
-    narrower = to_precision(sweep(WORLD), 0.28, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
+    narrower = to_precision(sweep(WORLD), 0.36, tmp_path, trainer(tmp_path, WORLD.end), finds=True)
     assert narrower.rounds[0]["estimates"] == one.rounds[-1]["estimates"]
     assert not narrower.reasons
     assert set(before) < set(Store(tmp_path).trial_ids())

@@ -133,6 +133,7 @@ def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bo
     assert shown().count("meant") == 1  # the same command again
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_first_trial(tmp_path) -> None:
     """An accuracy that is asked to be above what it starts with, or a loss with the wrong direction."""
     search, store = Search(asked(Target(metric="accuracy", value=0.05, direction="above"))), Store(tmp_path)

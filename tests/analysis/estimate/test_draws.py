@@ -81,9 +81,10 @@ class TestAgainstTheTwin:
             lines = two_lines(where, kink, prior.BEFORE, prior.AFTER)
             kinds.append((prior.BESIDE, prior.KINKS / len(kinks), math.inf, lines))
         logs, parts, noises = [], [], []
+        sizes = {size for size, *_ in kinds}
+        smooth = {size: departures(where, x[0] - draws.BEYOND, size, prior.LENGTH) for size in sizes}
         for size, share, jump, law in kinds:
-            departure = departures(where, x[0] - draws.BEYOND, size, prior.LENGTH)
-            departure += prior.JUMP**2 * np.outer(where > jump, where > jump)
+            departure = smooth[size] + prior.JUMP**2 * np.outer(where > jump, where > jump)
             for model, chance in (((0.0, 1.0), 0.3), ((self.SHARE, self.LENGTH), 0.7)):
                 for sigma in self.NOISES:
                     shared = (self.EXTRA + 1e-6) * (cells.x[:, None] == cells.x)
