@@ -5,6 +5,7 @@ Where a test is about what a process imports, a process of its own is what it ne
 ``import torch`` takes say nothing.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -57,6 +58,7 @@ def begun(source: str, folder: Path, *arguments: str, files: Sequence[Path] = (P
 
 
 def _run(source: str, folder: str, arguments: tuple[str, ...], *files: str) -> None:
+    gc.freeze()  # a collection would write to every object of the server, and so copy all its pages
     os.setsid()
     for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream.fileno())

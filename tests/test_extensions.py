@@ -133,10 +133,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_without_an_extension_everything_else_works(name: str, tree: Path, tmp_path: Path) -> None:
     """Without each alone all commands are put together; without the whole folder the main ones run and draw, too."""
     extension = tree / extensions.BUILT_IN / name
+    # without a name every optimizer makes a step, which says something where optimizers are gone
+    listed = [] if any(extension.glob("optimizers*")) or not name else ["merit"]
     extension.rename(tmp_path / "gone")
     sweep(tmp_path / "results", {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
     analyze = ["analyze", "results", "--resamples", "100"]
-    lines = [["--help"], ["optimizers"], ["import", "--help"]]
+    lines = [["--help"], ["optimizers", *listed], ["import", "--help"]]
     if name:
         lines.append([*analyze, "--json", "--figures", "none"])
     else:
@@ -145,7 +147,7 @@ def test_without_an_extension_everything_else_works(name: str, tree: Path, tmp_p
     (tmp_path / "gone").rename(extension)
     assert not re.search(r"^(cbs: |Traceback)", answer.stderr, re.MULTILINE), answer.stderr
     assert "Measure:" in answer.stdout
-    assert "  merit " in answer.stdout
+    assert re.search(r"^ *merit\b", answer.stdout, re.MULTILINE)
     assert "B_crit" in answer.stdout
     if name:
         return

@@ -145,7 +145,7 @@ def test_constants_of_the_batch_are_told(name: str) -> None:
     loss, said = LOSSES[name]
     of_tokens = "token" in name or (said == UNEVEN and "weights" not in name and "softmax" not in name)
     model, draw = (classifier(), tokens) if of_tokens else (line(), points)
-    note = run(model, loss, draw, 10 if said.startswith((UNEVEN, NORMED)) else 100 if said else 50)
+    note = run(model, loss, draw, 10 if said.startswith((UNEVEN, NORMED)) else 100)
     assert (said in note) if said else not any(one in note for one in (UNEVEN, NORMED, SCALED, COUNTED)), note
 
 

@@ -122,7 +122,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = workers
         return search
 
-    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=20.0)
+    done = to_precision(sweep(WORLD), 0.05, tmp_path, ran, finds=True, runs=26.0)
     new, known = [], {(16, 0)}
     for entry in done.rounds:
         added = {cell for part in entry["added"] for cell in itertools.product(part["batch_sizes"], part["seeds"])}
@@ -136,7 +136,7 @@ def test_a_round_is_as_large_as_the_workers(workers: int, most: int, tmp_path: P
         search.workers = 0
         return search
 
-    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=20.0)
+    again = to_precision(sweep(WORLD), 0.05, tmp_path, left_nothing_to_run, finds=True, runs=26.0)
     assert again.workers == workers
 
 

@@ -91,14 +91,20 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
         quadratic(**(given | change))  # type: ignore[arg-type]
 
 
-def test_the_command_prints_rows_and_a_fit(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    answers: list[QuadraticAnswer] = []
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that ask the same, in another form, share an answer."""
+    answers: dict[str, QuadraticAnswer] = {}
 
-    def once(**asked: Any) -> QuadraticAnswer:
-        answers.extend([] if answers else [quadratic(**asked)])
-        return answers[0]
+    def asked(*, progress: object, **given: Any) -> QuadraticAnswer:
+        if (key := repr(given)) not in answers:
+            answers[key] = quadratic(**given)
+        return answers[key]
 
-    monkeypatch.setattr("extensions.theory.quadratic.quadratic", once)
+    monkeypatch.setattr("extensions.theory.quadratic.quadratic", asked)
+
+
+def test_the_command_prints_rows_and_a_fit(run, once) -> None:  # type: ignore[no-untyped-def]
     given = ["--dimension", 10, "--target", 0.1, "--batch-sizes", "4,16,64", "--optim", "sgd", "--optim", "ema"]
     code, out, err = run("theory", "quadratic", *given, "--json")
     assert code == 0, err
@@ -115,14 +121,14 @@ def test_the_command_prints_rows_and_a_fit(run, monkeypatch) -> None:  # type: i
 
 
 @pytest.mark.parametrize(("dimension", "rough"), [(1, True), (20, False)])
-def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_steps_off_the_form_are_told(run, once, dimension, rough, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """One parameter takes 1, 2 and 3 steps at most batch sizes, no smooth curve; twenty have one."""
     monkeypatch.setenv("COLUMNS", "200")
     given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
-    code, out, err = run("theory", "quadratic", *given, "--wide")
+    code, out, err = run("theory", "quadratic", *given)
     assert code == 0, err
     assert ("so its exponent is approximate" in out) == rough
-    _, steps = out.split("Steps to an expected loss")
+    _, steps = run("theory", "quadratic", *given, "--wide")[1].split("Steps to an expected loss")
     assert steps.partition("Definitions")[0].count("sgd ") == 9
 
 
