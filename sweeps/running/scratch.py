@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cbs.errors import ConfigError, Unfinished, reason
-from sweeps.folder.lock import described, lives
+from sweeps.folder import described, lives
 
 _FOLDER, _OWNER, _OPEN = "cbs-ray-", "owner.json", "r"
 

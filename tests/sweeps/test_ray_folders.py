@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from cbs.errors import ConfigError, ResultsError, Unfinished
-from sweeps.folder.lock import described, lives
+from sweeps.folder import described, lives
 from sweeps.running import scratch
 from sweeps.running.child import Child
 from sweeps.running.cluster import Engine, EngineLost, PrestartedRay, connected

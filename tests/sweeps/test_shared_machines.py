@@ -15,7 +15,8 @@ import pytest
 
 from cbs.errors import ResultsError
 from cbs.trial.store import Store
-from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, check_free, described, owner
+from sweeps.folder import described
+from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, check_free, owner
 from sweeps.launching import loop
 from sweeps.outlook.cost import Cost
 from sweeps.running import access, tuning
