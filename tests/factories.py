@@ -275,7 +275,8 @@ def _written(
                             best,
                             prune_factor if stop_slow else None,
                             truth if moments else None,
-                        )
+                        ),
+                        flushed=False,
                     )
 
 
