@@ -32,7 +32,6 @@ from tests.references import noise_scale as theory
 SOURCES = ("split", "accumulation", "per_example")
 GROUPS = 4  # Micro-batches of ``accumulation``
 FIRST_SEED = 1_000_000  # Far from those of the replicates
-EXPONENTS = {"l2": 1, "preconditioned": 1, "hessian": 1, "l1": 2}
 
 
 class Watched(NoisyQuadraticWorkload):

@@ -88,7 +88,9 @@ def _rule_of(module: nn.Module, name: str, param: nn.Parameter) -> KindRule:
         return "not a matrix", "out_in", False
     if isinstance(module, EMBEDDINGS):
         return "embedding", "out_in", False
-    if isinstance(module, nn.Linear) or _is_conv1d(module, param):
+    # of transformers, which is not a dependency
+    conv1d = type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
+    if isinstance(module, nn.Linear) or conv1d:
         layout: Layout = "out_in" if isinstance(module, nn.Linear) else "in_out"
         return ("embedding" if "embed" in name else "hidden"), layout, "embed" in name
     if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
@@ -122,11 +124,6 @@ def _weight(module: nn.Module) -> Tensor:
     """Return the weight of a module, or the parameter of the same shape from which it is computed."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     return next((source for source in _originals(module).values() if source.shape == weight.shape), weight)
-
-
-def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
-    """Return whether ``param`` is the weight of a ``Conv1D`` of transformers, which is not a dependency."""
-    return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
 
 
 def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:

@@ -78,25 +78,14 @@ def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
     Returns:
         The row, or ``None`` when no trial reached the target. Ties go to the lower index.
     """
-    best = best_lr_many(np.asarray(steps, dtype=float)[None], None if ran is None else np.asarray(ran)[None])[0]
+    table, run = np.asarray(steps, dtype=float)[None], None if ran is None else np.asarray(ran)[None]
+    best = best_of_standings(*standings(table, run))[0]
     return None if best < 0 else int(best)
 
 
-def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray:
-    """Apply :func:`best_lr` to many tables at once.
-
-    Args:
-        steps: shape ``[resamples, learning rates, seeds]``.
-        ran: same shape.
-
-    Returns:
-        Row indices of shape ``[resamples]``; -1 where no trial reached the target.
-    """
-    return best_of_standings(*standings(steps, ran))
-
-
 def best_of_standings(failed: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Return the rows that :func:`best_lr_many` returns, from the result of :func:`standings`."""
+    """Apply :func:`best_lr` to the :func:`standings` of many tables; return the rows, shape ``[resamples]``, -1 where
+    no trial reached the target."""
     mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
     tied = mean <= mean.min(axis=1, keepdims=True) + _ROUNDING
     return np.where(np.isfinite(mean).any(axis=1), tied.argmax(axis=1), -1)

@@ -146,6 +146,7 @@ def details(entry: Entry) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
+    published = {key: f" in a sweep, published with {typed(value)}" for key, value in spec.published.items()}
     rows = {
         "family": spec.family,
         "paper": spec.paper,
@@ -155,7 +156,7 @@ def details(entry: Entry) -> RenderableType:
         "noise scale": f"geometry {spec.geometry}",
         "muP width rule": spec.width_rule,
         "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
-        "options": "\n".join(f"{key} = {typed(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
+        "options": "\n".join(f"{key} = {typed(value)}{published.get(key, '')}" for key, value in spec.defaults.items())
         or "none",
         "in examples": "\n".join(spec.options_in_examples) or "none",
     }
@@ -172,12 +173,6 @@ def details(entry: Entry) -> RenderableType:
         key, value = next(iter((spec.published or spec.defaults).items()))
         use += f" --set '{spec.name}.{key}={typed(value)}'"
     return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
-
-
-def _published(spec: OptimizerSpec, option: str) -> str:
-    if option not in spec.published:
-        return ""
-    return f" in a sweep, published with {typed(spec.published[option])}"
 
 
 def routed(sweep: Sweep) -> dict[str, Routing]:

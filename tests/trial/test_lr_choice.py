@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cbs.noise_scale.interval import correction, product_ends
-from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, censored, cliff, vertex
+from cbs.trial.lr_choice import at_edges, best_lr, best_of_standings, censored, cliff, standings, vertex
 
 NAN, INF = math.nan, math.inf
 
@@ -78,7 +78,7 @@ def test_many_tables_are_each_table(stack: np.ndarray, data: st.DataObject) -> N
     ran = data.draw(hnp.arrays(bool, stack.shape))
     for told in (None, ran):
         each = [best_lr(table, None if told is None else ran[index]) for index, table in enumerate(stack)]
-        assert best_lr_many(stack, told).tolist() == [-1 if row is None else row for row in each]
+        assert best_of_standings(*standings(stack, told)).tolist() == [-1 if row is None else row for row in each]
 
 
 @pytest.mark.parametrize(
