@@ -102,15 +102,29 @@ def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterato
 
 def end_processes(folder: Path) -> None:
     """Kill all processes that were started with a folder of temporary files, such as Ray's own, and their descendants;
-    Ray's agents would notice only after many seconds that the others are gone."""
+    Ray's agents would notice only after many seconds that the others are gone, and make the folder anew meanwhile.
+
+    All are stopped before one is killed, as they may be starting others, whose parents would no longer be known.
+    """
     import psutil
 
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
-                for each in [process, *process.children(recursive=True)]:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
+    stopped: dict[int, psutil.Process] = {}
+    looking = True
+    try:
+        while looking:
+            looking = False
+            for process in psutil.process_iter(["cmdline", "ppid"]):
+                known = process.pid in stopped or process.pid == os.getpid()
+                ours = any(str(folder) in word for word in process.info["cmdline"] or ())
+                if not known and (ours or process.info["ppid"] in stopped):
+                    looking = True
+                    stopped[process.pid] = process
+                    with contextlib.suppress(psutil.Error):
+                        process.suspend()
+    finally:
+        for process in stopped.values():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def leave() -> None:

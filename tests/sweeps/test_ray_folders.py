@@ -6,10 +6,13 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -18,6 +21,7 @@ from sweeps.folder import described, lives
 from sweeps.running import scratch
 from sweeps.running.child import Child
 from sweeps.running.cluster import Engine, EngineLost, PrestartedRay, connected
+from sweeps.running.control import end_processes
 from sweeps.running.resources import Resources
 
 
@@ -144,6 +148,30 @@ def test_sockets_go_where_their_path_is_short_and_what_is_killed_there_is_remove
         with pytest.raises(EngineLost), connected(Resources(workers=1)):
             pytest.fail("nothing was started")
         assert Path(asked[1]["_temp_dir"]).parents[1] == short
+
+
+def test_processes_that_start_others_while_they_are_ended_end_with_them(tmp_path):
+    """As Ray's node does, which has just been started; an agent that lives on makes the folder anew."""
+    script = tmp_path / "next"
+    script.write_text('#!/bin/sh\n[ "$1" -gt 0 ] && "$0" $(($1 - 1)) &\nsleep 61.75 &\nwait\n')
+    script.chmod(0o700)
+
+    def alive() -> list[psutil.Process]:
+        marks = {str(script), "61.75"}
+        return [each for each in psutil.process_iter(["cmdline"]) if marks & {*(each.info["cmdline"] or ())}]
+
+    first = subprocess.Popen([script, "200"])
+    try:
+        while len(alive()) < 4:
+            time.sleep(0.01)
+        end_processes(tmp_path)
+        assert first.wait(timeout=60) == -signal.SIGKILL
+        time.sleep(0.5)
+        assert not alive()
+    finally:
+        for _ in range(9):
+            for each in alive():
+                each.kill()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
