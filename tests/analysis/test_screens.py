@@ -189,7 +189,6 @@ def calls(work: Callable[[], Any]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    gc.collect()
     gc.disable()
     sys.setprofile(profile)
     try:
