@@ -97,7 +97,7 @@ class EqualBudgets(Rounds):
     def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
         """Return the trials that one optimizer needs at one budget: the first kind that is missing."""
         from analysis.estimate.comparison import Standing
-        from analysis.estimate.suggest import with_more
+        from analysis.estimate.suggest.known import with_more
 
         sizes = answer.sizes
         first, last = sizes[0], sizes[-1]

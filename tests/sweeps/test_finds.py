@@ -17,6 +17,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import suggest
+from analysis.estimate.suggest.known import Known
 from analysis.read.results import load
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import TrialConfig
@@ -276,10 +277,14 @@ def test_every_value_of_a_setting_finds_its_batch_sizes_in_its_own_folder(tmp_pa
 def test_a_learning_rate_that_its_neighbours_vouch_for_is_at_no_edge(both: tuple[Precision, Path]) -> None:
     done, folder = both
     found = done.look(TWO, folder).values()
-    pairs = [pair for answer in found for pair in zip(answer.studies, answer.points, strict=True)]
-    alone = [point for study, point in pairs if len(study.lrs) == 1]
-    assert alone
-    assert not any(point.at_grid_edge for point in alone)
+    assert any(len(study.lrs) == 1 for answer in found for study in answer.studies)
+    for answer in found:
+        pairs = zip(answer.studies, answer.points, strict=True)
+        alone = [point for study, point in pairs if len(study.lrs) == 1]
+        assert not any(point.at_grid_edge for point in alone)
+        vouched, sizes = {point.batch_size for point in alone}, {point.batch_size for point in answer.points}
+        assert vouched <= set(Known(answer, GOAL).believed()) < sizes
+        assert not Known(answer).believed()  # a sweep that goes on by itself can bracket them, nobody else
     assert {answer.verdict for answer in found} == {"ok"}
 
 

@@ -11,7 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from analysis.estimate.suggest import FEWEST_STEPS
+from analysis.estimate.suggest import suggest
+from analysis.estimate.suggest.design import Design
+from analysis.estimate.suggest.known import FEWEST_STEPS, Known
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.registry.values import parse_duration
@@ -153,6 +155,25 @@ def test_killed_again_and_again_it_finds_the_same_sizes(found, tmp_path):
     assert Store(tmp_path).trial_ids() == Store(folder).trial_ids()
     for trial in Store(folder).results():
         assert Store(tmp_path).load(trial.trial_id).steps_to_target == trial.steps_to_target
+
+
+def test_it_brackets_a_learning_rate_that_others_vouch_for_where_that_narrows_most(found, monkeypatch):
+    done, folder = found
+    (answer,) = done.look(sweep(WORLD), folder).values()
+    size, new = Known(answer, GOAL).believed()[0], len(answer.points[0].steps_per_seed) + 90
+    monkeypatch.setattr(done, "goal", GOAL / 4)
+    monkeypatch.setattr(Design, "most_for_its_cost", lambda *_: [(size, None), (size, new)])
+    (parts,) = done.judge(sweep(WORLD), folder, None).wishes.values()
+    assert [(part.batch_sizes, part.bracket) for part in parts] == [((size,), False), ((size,), True)]
+    assert new in parts[0].seeds
+    assert set(parts[1].seeds) == set(parts[0].seeds) - {new}
+    both = f"runs at batch size {size} (1), and learning rates on both sides of the best one at batch size {size}"
+    assert parts[1].why == f"{both}: these narrow the interval most per example"
+    wish, known = suggest(answer, GOAL / 4), Known(answer)
+    assert wish.missing == ((size, known.seeds[0]), (size, new))
+    monkeypatch.setattr(Design, "most_for_its_cost", lambda *_: [(size, new)])
+    more = wish.cost - suggest(answer, GOAL / 4).cost
+    assert more == pytest.approx(known.design.bracket(size) * known.examples(size))
 
 
 def test_a_round_is_decided_again_from_the_trials_that_it_had(found):

@@ -11,7 +11,9 @@ that runs of a seed have in common belongs to :math:`u_s` (taken as one level fo
 :math:`x_B`, because no learning rate that was run is quite the best, is the same for all seeds. Of a seed that has run
 at n batch sizes a share :math:`k = n \sigma_u^2 / (n \sigma_u^2 + \sigma_e^2)` of the mean distance from the curve
 there is its level, so its further runs observe the curve relative to that mean, with the rest of :math:`u_s`. Where
-runs have been made with a mean :math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
+runs have been made with a mean :math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`. Where
+other batch sizes said where the best learning rate lies, :math:`x_B` is often larger than all noise; runs at learning
+rates on both sides show it, up to a share of its variance.
 
 Batch sizes are added one at a time, where the logarithm of the width falls most per example.
 """
@@ -38,13 +40,19 @@ INSIDE, OUTSIDE = 2, 5
 # Besides its own examples a step costs as much as this many: batches of one or two save examples, but hardly time
 STEP = 1.0
 
+_LEAST = 1e-6  # Smallest variance of what such runs show
 _TRUTHS = 128  # Number of draws that are tried as the truth
 
 # Largest number of runs that are added at a time
 MOST = 6
 
-Cell = tuple[int, int]
-"""Batch size and seed."""
+# Runs beside the seeds that have run, with which the best learning rate of a batch size gets a worse one on either side
+# where others said where it lies: on the first seed, and where it then is another one, it may be repeated on the other
+# seeds. And the share of the variance of its error that is left. As seen in simulated sweeps.
+BRACKET, LEFT = 1, 0.25
+
+Cell = tuple[int, int | None]
+"""Batch size and seed; without a seed, runs at learning rates on both sides of the best one."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +98,25 @@ class Design:
 
     def _observed(self, cells: Sequence[Cell]) -> tuple[Array, Array]:
         """Return what every draw expects of runs, shape ``[R, K]``, and the covariance of their errors."""
-        draws, seeds = self.draws, np.array([seed for _, seed in cells])
+        draws, seeds = self.draws, [seed for _, seed in cells]
         sizes, at = np.unique([size for size, _ in cells], return_inverse=True)
         rates, share = (values[at] for values in self._between_rates(sizes))
-        levels = {seed: self._level(seed) for seed in set(seeds.tolist())}
-        known = np.stack([levels[seed][0] for seed in seeds.tolist()], axis=1)
-        left = np.array([levels[seed][1] for seed in seeds.tolist()])
-        values = (1 - share) * draws.drawn(sizes)[:, at] - known
-        noise = self._variance * ((seeds[:, None] == seeds) * left + (1 - draws.shared) * np.eye(len(cells)))
-        return values - values.mean(axis=0), noise + (at[:, None] == at) * rates * (1 - share)
+        levels = {seed: self._level(seed) for seed in set(seeds)}
+        known = np.stack([levels[seed][0] for seed in seeds], axis=1)
+        left = np.array([[levels[seed][1] * (seed == other) for other in seeds] for seed in seeds])
+        # without a seed x_B is observed, which is the share of the distance from the curve, instead of the rest of it
+        runs = np.array([seed is not None for seed in seeds])
+        values = (runs - share) * draws.drawn(sizes)[:, at] - known
+        own = np.where(runs, (1 - draws.shared) * self._variance, np.maximum(LEFT / (1 - LEFT) * rates, _LEAST))
+        noise = self._variance * left + np.diag(own) + (at[:, None] == at) * rates * (1 - share)
+        return values - values.mean(axis=0), noise
 
-    def _level(self, seed: int) -> tuple[Array, float]:
+    def _level(self, seed: int | None) -> tuple[Array, float]:
         """Return what every draw says of the level of a seed, up to what the draws have in common, shape ``[R]``, and
-        what is left of its variance, in those of one run."""
+        what is left of its variance, in those of one run; nothing without a seed."""
         draws = self.draws
+        if seed is None:
+            return np.zeros(draws.count), 0.0
         ran = np.isfinite(draws.table[:, draws.labels.index(seed)]) if seed in draws.labels else np.zeros(0, dtype=bool)
         if not ran.any():
             return np.zeros(draws.count), draws.shared
@@ -129,15 +142,26 @@ class Design:
         """Return the expected examples to the target at a batch size."""
         return batch_size * math.exp(self.draws.estimate(np.array([batch_size]))[0])
 
+    def bracket(self, batch_size: int) -> int:
+        """Return with how many runs the best learning rate of a measured batch size gets a worse one on either side."""
+        return BRACKET + int(self.draws.seeds[self.draws.batch_sizes == batch_size].sum())
+
     def cost(self, cells: Sequence[Cell]) -> float:
         """Return what these runs take, in examples; the learning rate of a new batch size has to be searched, too."""
-        runs, there = Counter(size for size, _ in cells), self.draws.batch_sizes
+        runs, there = Counter[int](), self.draws.batch_sizes
+        for size, seed in cells:
+            runs[size] += self.bracket(size) if seed is None else 1
         for size in {*runs}.difference(there.tolist()):
             runs[size] += (INSIDE if there[0] < size < there[-1] else OUTSIDE) - 1
         return sum(count * self.examples(size) * (1 + STEP / size) for size, count in sorted(runs.items()))
 
     def most_for_its_cost(
-        self, following: Mapping[int, Sequence[int]], goal: float = GOAL, most: int = MOST, least: int = 1
+        self,
+        following: Mapping[int, Sequence[int]],
+        goal: float = GOAL,
+        most: int = MOST,
+        least: int = 1,
+        believed: Sequence[int] = (),
     ) -> list[Cell]:
         """Choose runs, one at a time, where the logarithm of the width falls most per example.
 
@@ -146,21 +170,22 @@ class Design:
             goal: expected width, relative to now, at which no more are added.
             most: largest number of runs.
             least: smallest number of runs: workers that would be idle otherwise.
+            believed: batch sizes at which learning rates on both sides of the best one can run.
         """
         chosen: list[Cell] = []
         now, spent, taken = 1.0, 0.0, Counter[int]()
         while len(chosen) < most and (now > goal or len(chosen) < least):
+            runs = [(size, seeds[taken[size]]) for size, seeds in following.items() if taken[size] < len(seeds)]
             options = {}
-            for size, seeds in following.items():
-                if taken[size] < len(seeds):
-                    cells = [*chosen, (size, seeds[taken[size]])]
-                    cost, width = self.cost(cells), self.width(cells)
-                    options[size] = math.log(now / max(width, 1e-9)) / (cost - spent), cells, cost, width
+            for cell in (*runs, *((size, None) for size in believed if (size, None) not in chosen)):
+                cells = [*chosen, cell]
+                cost, width = self.cost(cells), self.width(cells)
+                options[cell] = math.log(now / max(width, 1e-9)) / (cost - spent), cells, cost, width
             if not options:
                 break
-            best = max(options, key=lambda size: options[size][0])
+            best = max(options, key=lambda cell: options[cell][0])
             _, chosen, spent, now = options[best]
-            taken[best] += 1
+            taken[best[0]] += best[1] is not None
         return chosen
 
 

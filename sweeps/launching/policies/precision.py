@@ -118,10 +118,12 @@ class Precision(Rounds):
             if wish is None or why is not None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
-            parts = [((size,), _seeds_at(answer, size)) for size in wish.edges] if edges else wish.parts
+            brackets = wish.edges if edges else wish.brackets
+            parts = [(sizes, held, False) for sizes, held in wish.parts if not edges]
+            parts += [((size,), _seeds_at(answer, size), True) for size in brackets]
             judged.wishes[text] = [
-                WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, bracket=edges, why="; ".join(wish.reasons))
-                for sizes, held in parts
+                WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, bracket=bracket, why="; ".join(wish.reasons))
+                for sizes, held, bracket in parts
             ]
         return judged
 
@@ -189,7 +191,7 @@ def _seeds_at(answer: Answer, batch_size: int) -> tuple[int, ...]:
 def _may_close(answer: Answer) -> bool:
     """Return whether an end of the interval is open that a further batch size may close. Far from the answer few runs
     are worth many at the critical batch size, and how many is not known."""
-    from analysis.estimate.suggest import FEWEST_STEPS
+    from analysis.estimate.suggest.known import FEWEST_STEPS
 
     first, last, (low, high) = answer.points[0], answer.points[-1], answer.interval
     smaller = first.reached and first.batch_size > 1

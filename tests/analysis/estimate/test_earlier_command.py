@@ -8,8 +8,9 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
-from analysis.estimate.suggest import OPEN, Known, suggest
+from analysis.estimate.suggest import suggest
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding
+from analysis.estimate.suggest.known import OPEN, Known
 from analysis.read.results import load
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
