@@ -1,6 +1,17 @@
 """Seconds per step: from a measured table, or from an assumption that is stated wherever it is used.
 
-A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.trial.step_times`, with one row per measurement.
+The table, which ``cbs throughput`` writes, has one row per measurement, as CSV, TSV or Parquet:
+
+==========================  ================================================================================
+``batch_size``              examples per step, an integer
+``devices``                 devices that shared the step, an integer; 1 where the column is missing
+``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
+``optimizer``               optional; empty where the row applies to every optimizer
+``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
+``seconds_low``             optional, with the next two: 95 % interval of the seconds, from Student's t for the
+``seconds_high``            mean of their logarithms over the repetitions
+``repetitions``             an integer, 2 or more
+==========================  ================================================================================
 """
 
 import math
@@ -19,7 +30,11 @@ from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
 from cbs.registry.choices import parse_choice, read_choice
-from cbs.trial.step_times import LEVEL, SPREAD, StepTime
+
+SPREAD = ("seconds_low", "seconds_high", "repetitions")  # Columns that describe the spread of the measurements
+
+# Confidence level of the interval of the seconds
+LEVEL = 0.95
 
 # Ratio of the seconds of a step to those of one with fewer examples below which one of the two is taken for an
 # error.
@@ -27,7 +42,7 @@ SHRINKING = 0.5
 
 _FAR = 20.0  # Bound of the drawn logarithms of seconds, since Student's t with two repetitions is unbounded
 
-# Parsers of the columns of `cbs.trial.step_times`
+# Parsers of the columns of the table
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,
     "devices": whole,
@@ -39,6 +54,30 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "seconds_high": lambda cell: None if empty(cell) else positive(cell),
     "repetitions": lambda cell: None if empty(cell) else whole(cell, 2),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """One measurement.
+
+    Attributes:
+        batch_size: examples per step.
+        devices: number of devices that shared the step.
+        seconds: duration of one step; infinity if the batch does not fit into memory, which no table holds.
+        optimizer: name of the optimizer; empty for any.
+        price: price of one device per hour; ``None`` where it is unknown.
+        interval: 95 % interval of the seconds, around their geometric mean over the repetitions; ``None`` where their
+            spread is unknown.
+        repetitions: number of repetitions of the measurement.
+    """
+
+    batch_size: int
+    devices: int = 1
+    seconds: float
+    optimizer: str = ""
+    price: float | None = None
+    interval: tuple[float, float] | None = None
+    repetitions: int = 1
 
 
 class Throughput(Protocol):
@@ -315,7 +354,7 @@ def powers_of_two(most: int) -> list[int]:
 def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
     """Return the geometric mean of repeated measurements, given as natural logs of shape ``[n]``, and its interval.
 
-    The interval is at :data:`~cbs.trial.step_times.LEVEL` by Student's t; ``None`` if there is only one measurement.
+    The interval is at :data:`LEVEL` by Student's t; ``None`` if there is only one measurement.
     """
     middle, count = float(np.mean(logs)), len(logs)
     if count < 2:

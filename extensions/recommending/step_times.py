@@ -3,25 +3,27 @@
 Only the training step is timed: no validation, no noise-scale probe, no diagnostics.
 """
 
+import csv
 import dataclasses
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from analysis.read.throughput import of_logs
+from analysis.read.throughput import SPREAD, StepTime, of_logs
 from cbs.compute import seeding
 from cbs.compute.device import pick
 from cbs.errors import CbsError, ConfigError, ResultsError, out_of_memory, reason
+from cbs.files import atomic_file
 from cbs.registry import only_code
 from cbs.registry.choices import labels
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
-from cbs.trial.step_times import StepTime
 from cbs.trial.store import find_sweeps
 from cbs.trial.trial_files import read_record
 from cbs.workloads import Workload
@@ -200,3 +202,20 @@ def _block(loop: TrainingLoop, done: int, steps: int) -> float:
         loop.train_step(step)
     loop.columns.flush()
     return time.perf_counter() - started
+
+
+def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
+    """Write measurements as CSV, atomically; prices are left out, because a measurement does not know them.
+
+    Raises:
+        ResultsError: if the file cannot be written.
+    """
+    with (
+        atomic_file(Path(path), remedy="; choose another file") as draft,
+        open(draft, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["optimizer", "batch_size", "devices", "seconds_per_step", *SPREAD])
+        for row in rows:
+            spread = ("", "", "") if row.interval is None else (*map(repr, row.interval), row.repetitions)
+            writer.writerow([row.optimizer, row.batch_size, row.devices, repr(row.seconds), *spread])

@@ -154,25 +154,26 @@ class Known:
         )
         return Wanted([(tuple(self.reached), self.seeds)], (reason,))
 
+    def _protocol(self, part: str) -> dict[str, Any]:
+        """Return a part of the sweep's protocol; empty where none is stated."""
+        protocol = self.answer.group.manifest.get("protocol")
+        stated = protocol.get(part) if isinstance(protocol, dict) else None
+        return stated if isinstance(stated, dict) else {}
+
     def half_the_warmup(self) -> dict[str, int]:
         """Return the settings of a sweep with half the warmup, where the warmup decides the answer: more trials of this
         protocol would not help. Empty otherwise, and for a sweep that goes on by itself, whose protocol is fixed."""
-        protocol = self.answer.group.manifest.get("protocol")
-        schedule = protocol.get("schedule") if isinstance(protocol, dict) else None
-        if self.goal or self.answer.verdict is not Verdict.IN_WARMUP or not isinstance(schedule, dict):
+        if self.goal or self.answer.verdict is not Verdict.IN_WARMUP:
             return {}
-        lengths = {key: schedule.get(key) for key in ("warmup_steps", "warmup_examples")}
+        lengths = {key: self._protocol("schedule").get(key) for key in ("warmup_steps", "warmup_examples")}
         return {f"schedule.{key}": length // 2 for key, length in lengths.items() if length}
 
     def often_evaluated(self) -> dict[str, float]:
         """Return the settings of a sweep that evaluates more often, which needs a folder of its own. Empty where this
         one did, or a program of somebody's evaluates."""
-        protocol = self.answer.group.manifest.get("protocol")
-        protocol = protocol if isinstance(protocol, dict) else {}
-        evaluation, workload = protocol.get("evaluation"), protocol.get("workload")
-        if not isinstance(evaluation, dict) or (isinstance(workload, dict) and workload.get("name") == COMMAND):
-            return {}
-        return {"evaluation.far_growth": OFTEN} if evaluation.get("far_growth", OFTEN) > OFTEN else {}
+        now = self._protocol("evaluation").get("far_growth", OFTEN)
+        programs = self._protocol("workload").get("name") == COMMAND
+        return {} if programs or now <= OFTEN else {"evaluation.far_growth": OFTEN}
 
     def asked_for(self, least_chance: float = OPEN) -> Wanted | None:
         """Return the trials that the verdict calls for; ``None`` if it calls for none.

@@ -44,10 +44,10 @@ def command(
     Example: cbs throughput results/ --seconds 5
     """
     with errors.status("starting"):
+        from analysis.read.throughput import StepTime
         from cbs.errors import ConfigError
         from cbs.registry.values import parse_batch_sizes
-        from cbs.trial.step_times import StepTime, write_step_times
-        from extensions.recommending.step_times import measured_apart
+        from extensions.recommending.step_times import measured_apart, write_step_times
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 

@@ -1,6 +1,6 @@
 """What general tests know of this extension."""
 
-from cbs.trial.step_times import StepTime
+from analysis.read.throughput import StepTime
 from extensions.recommending.recommendations import NEAR
 from tests.cases import PRESENT, Flags, answer
 
@@ -20,7 +20,7 @@ FLAGS = {
             "extensions.recommending.step_times.measured_apart": [
                 StepTime(optimizer="adamw", batch_size=4, seconds=3.0)
             ],
-            "cbs.trial.step_times.write_step_times": None,
+            "extensions.recommending.step_times.write_step_times": None,
         },
         base=["quick"],
         cases={

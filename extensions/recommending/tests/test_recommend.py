@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -20,16 +22,21 @@ from analysis import present
 from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.read import throughput
-from analysis.read.throughput import read_throughput
+from analysis.read.throughput import StepTime, read_throughput
 from cbs.errors import ConfigError, ResultsError
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
-from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
 from extensions.recommending.plans import Wish
 from extensions.recommending.recommendations import recommend
-from extensions.recommending.step_times import ROUNDS, SLOW_ROUNDS, examples_of, measure_throughput
+from extensions.recommending.step_times import (
+    ROUNDS,
+    SLOW_ROUNDS,
+    examples_of,
+    measure_throughput,
+    write_step_times,
+)
 from tests.analysis.conftest import sketches as sketches
 from tests.analysis.questions.test_compare import ASSUMED, FAST, written
 from tests.analysis.questions.test_compare import situation as situation
@@ -278,3 +285,23 @@ def test_the_command_writes_a_table_that_recommend_reads(
         (name, size) for name in ("adamw", "muon") for size in (2, 4, 8)
     }
     assert {row.devices for row in rows} == {1}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.builds(
+            StepTime,
+            batch_size=st.integers(1, 2**40),
+            devices=st.integers(1, 10**6),
+            seconds=st.floats(1e-9, 1e9),
+            optimizer=st.sampled_from(["", "adamw", "muon(momentum=0.9, a=1)", 'a "quoted", name']),
+        ),
+        min_size=1,
+        unique_by=lambda row: (row.optimizer, row.devices),
+    )
+)
+def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> None:
+    write_step_times(rows, tmp_path / "folder" / "t.csv")
+    assert list(read_throughput(tmp_path / "folder" / "t.csv").rows) == rows
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["t.csv"]

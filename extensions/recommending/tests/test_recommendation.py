@@ -16,9 +16,8 @@ from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import plane
 from analysis.formatting import number
 from analysis.read.results import load
-from analysis.read.throughput import Assumed, StepTimeTable
+from analysis.read.throughput import Assumed, StepTime, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
-from cbs.trial.step_times import StepTime
 from extensions.recommending.plans import Wish, local_curves
 from extensions.recommending.recommendations import advise, probabilities_of_best, winner
 from tests.factories import Truth, sweep

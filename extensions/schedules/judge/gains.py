@@ -26,9 +26,8 @@ from analysis.estimate.prior import StepsCurve
 from analysis.formatting import plural
 from analysis.quantities import UNKNOWN, Array, Quantity
 from analysis.read.results import Results
-from analysis.read.throughput import StepTimeTable, of_logs
+from analysis.read.throughput import StepTime, StepTimeTable, of_logs
 from cbs.errors import ResultsError
-from cbs.trial.step_times import StepTime
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_timing
 

@@ -17,13 +17,12 @@ from analysis.present.figures import figures_of
 from analysis.questions.analyze.critical_batch_sizes import analyze
 from analysis.questions.compare.optimizers import compare
 from analysis.read.results import load
-from analysis.read.throughput import Assumed, StepTimeTable
+from analysis.read.throughput import Assumed, StepTime, StepTimeTable
 from cbs.errors import ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.registry.values import parse_table
 from cbs.trial.config import EvaluationPlan, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
-from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
 from extensions.schedules.judge.judged import Schedules, ScheduleStanding, schedules
 from extensions.schedules.losses import LossDifference, ScheduleLoss, schedule_losses

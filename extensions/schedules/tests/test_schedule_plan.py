@@ -15,9 +15,8 @@ from analysis.estimate.prior import StepsCurve
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.quantities import UNKNOWN, Quantity
-from analysis.read.throughput import Assumed, StepTimeTable
+from analysis.read.throughput import Assumed, StepTime, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
-from cbs.trial.step_times import StepTime
 from extensions.schedules.plan import planning
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, along, lower_ends, steps_of
 from extensions.schedules.plan.planning import of_sweep, plan_schedule

@@ -118,9 +118,10 @@ class Precision(Rounds):
             if wish is None or why is not None:
                 judged.reasons[label] = f"{why or 'no further trial is known to help'} ({state})"
                 continue
-            brackets = wish.edges if edges else wish.brackets
             parts = [(sizes, held, False) for sizes, held in wish.parts if not edges]
-            parts += [((size,), _seeds_at(answer, size), True) for size in brackets]
+            for study in answer.studies:
+                if study.batch_size in (wish.edges if edges else wish.brackets):
+                    parts.append(((study.batch_size,), tuple(study.seeds.tolist()), True))
             judged.wishes[text] = [
                 WantedTrials(batch_sizes=sizes, seeds=held, lrs=wish.lrs, bracket=bracket, why="; ".join(wish.reasons))
                 for sizes, held, bracket in parts
@@ -181,11 +182,6 @@ def _one_run(answer: Answer) -> float:
         return math.inf
     size = _critical(answer) or float(draws.batch_sizes[0 if low is None else -1])
     return size * math.exp(float(draws.estimate(np.array([size]))[0]))
-
-
-def _seeds_at(answer: Answer, batch_size: int) -> tuple[int, ...]:
-    at = next(study for study in answer.studies if study.batch_size == batch_size)
-    return tuple(int(seed) for seed in at.seeds)
 
 
 def _may_close(answer: Answer) -> bool:

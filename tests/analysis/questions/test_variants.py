@@ -15,10 +15,9 @@ from analysis.estimate.studies import STOPPED
 from analysis.present.figures import figures_of
 from analysis.questions.compare.optimizers import compare
 from analysis.read.results import load
-from analysis.read.throughput import StepTimeTable
+from analysis.read.throughput import StepTime, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialResult
-from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
 from tests.factories import Truth, sweep
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.command_options import times_of
-from analysis.read.throughput import Assumed, StepTimeTable, of_logs, read_throughput
+from analysis.read.throughput import Assumed, StepTime, StepTimeTable, of_logs, read_throughput
 from cbs.errors import ConfigError, DataError
-from cbs.trial.step_times import StepTime, write_step_times
 
 ONE_DEVICE = StepTimeTable(
     tuple(StepTime(batch_size=size, seconds=seconds) for size, seconds in ((4, 0.1), (16, 0.2), (64, 0.8)))
@@ -88,26 +85,6 @@ def test_a_bad_table_is_refused_in_one_line_that_names_the_file(tmp_path: Path, 
     assert words in str(refusal.value)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rows=st.lists(
-        st.builds(
-            StepTime,
-            batch_size=st.integers(1, 2**40),
-            devices=st.integers(1, 10**6),
-            seconds=st.floats(1e-9, 1e9),
-            optimizer=st.sampled_from(["", "adamw", "muon(momentum=0.9, a=1)", 'a "quoted", name']),
-        ),
-        min_size=1,
-        unique_by=lambda row: (row.optimizer, row.devices),
-    )
-)
-def test_what_is_written_is_read_again(tmp_path: Path, rows: list[StepTime]) -> None:
-    write_step_times(rows, tmp_path / "folder" / "t.csv")
-    assert list(read_throughput(tmp_path / "folder" / "t.csv").rows) == rows
-    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["t.csv"]
 
 
 def test_between_measured_batch_sizes_the_logs_are_linear_and_beyond_nothing_is_known() -> None:
