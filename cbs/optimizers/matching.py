@@ -45,7 +45,7 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     """
     parts = leaves(optimizer)
     decisive = next((part for part in parts if not _is_adam(part)), parts[0])
-    name = declared(type(optimizer)) or _known(decisive)
+    name = next(filter(None, map(_stated_geometry, type(optimizer).__mro__)), None) or _known(decisive)
     if name == "nuclear" and not any(param.ndim >= 2 for group in decisive.param_groups for param in group["params"]):
         return "l2"
     if name is None:
@@ -76,9 +76,9 @@ def _known(optimizer: torch.optim.Optimizer) -> str | None:
 def geometry_of(kind: type) -> str | None:
     """Return the geometry of an optimizer class; ``None`` if it is unknown.
 
-    The geometry is the declared one (:func:`declared`), or that of a registry entry whose ``known_as`` is part of the
-    name of the class or of a base class. If several entries match, spectral methods come first and the Adam family
-    last, because in combined methods Adam only trains the remaining parameters.
+    The geometry is that of the registry entry that builds the class, or of its attribute ``geometry``, or that of an
+    entry whose ``known_as`` is part of the name of the class or of a base class. If several entries match, spectral
+    methods come first and the Adam family last, because in combined methods Adam only trains the remaining parameters.
     """
     for base in kind.__mro__:
         name = base.__name__.lower()
@@ -92,13 +92,6 @@ def declare(optimizer: torch.optim.Optimizer, geometry: str) -> torch.optim.Opti
     """Set the geometry as an attribute of an optimizer whose class does not define it."""
     vars(optimizer).setdefault("geometry", geometry)
     return optimizer
-
-
-def declared(kind: type) -> str | None:
-    """Return the geometry of a class that a registry entry builds, or that has an attribute ``geometry``; else
-    ``None``.
-    """
-    return next(filter(None, map(_stated_geometry, kind.__mro__)), None)
 
 
 def _stated_geometry(kind: type) -> str | None:
