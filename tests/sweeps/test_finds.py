@@ -6,6 +6,7 @@ import random
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,8 @@ def test_a_learning_rate_that_its_neighbours_vouch_for_is_at_no_edge(both: tuple
         assert not any(point.at_grid_edge for point in alone)
         vouched, sizes = {point.batch_size for point in alone}, {point.batch_size for point in answer.points}
         assert vouched <= set(Known(answer, GOAL).believed()) < sizes
+        listed = answer.group.manifest | {"axes": {"lrs": [0.1, 0.2]}}
+        assert not Known(replace(answer, group=replace(answer.group, manifest=listed)), GOAL).believed()
         assert not Known(answer).believed()  # a sweep that goes on by itself can bracket them, nobody else
     assert {answer.verdict for answer in found} == {"ok"}
 

@@ -110,6 +110,7 @@ def test_learning_rates_go_before_seeds_where_they_are_what_is_not_known() -> No
     chosen = rough(0).most_for_its_cost(following, believed=believed)
     assert chosen[0] in [(size, None) for size in believed]
     assert len(set(chosen)) == len(chosen)
+    assert rough(0).most_for_its_cost({}, goal=0.0, believed=[16]) == [(16, None)]
     seeds = [seed for _, seed in rough(0).most_for_its_cost(following)]
     assert None not in seeds
     assert all(seed is not None for _, seed in design().most_for_its_cost(following, believed=believed))
