@@ -28,7 +28,7 @@ from tests.noise_scale.loops import (
     run,
     tokens,
 )
-from tests.noise_scale.test_shared_by_batch import labelled, mixed, of_mixed, rearranged, spelled_out, with_targets
+from tests.noise_scale.test_mixed_targets import labelled, mixed, of_mixed, rearranged, spelled_out, with_targets
 
 UNEVEN = "divided by the sum of its own batch's weights"
 OVER_STEP = "divided by the sum of weights over all of its micro-batches"

@@ -93,8 +93,9 @@ class Design:
         true = white[self._truths]
         errors = np.random.default_rng(0).standard_normal((len(cells), _TRUTHS)).T
         seen = np.concatenate([true + errors, true - errors])
-        logs = seen @ white.T - 0.5 * (white**2).sum(axis=1)
-        return float(_spreads(self.places, np.exp(logs - logs.max(axis=1, keepdims=True))).mean()) / now
+        weights = seen @ white.T - 0.5 * (white**2).sum(axis=1)
+        weights -= weights.max(axis=1, keepdims=True)
+        return float(_spreads(self.places, np.exp(weights, out=weights)).mean()) / now
 
     def _observed(self, cells: Sequence[Cell]) -> tuple[Array, Array]:
         """Return what every draw expects of runs, shape ``[R, K]``, and the covariance of their errors."""
@@ -191,6 +192,6 @@ class Design:
 
 def _spreads(places: Array, weights: Array) -> Array:
     """Return the standard deviation of places ``[R]`` under weights, shape ``[M, R]``, ``[M]``."""
-    weights = weights / weights.sum(axis=1, keepdims=True)
-    middle = weights @ places
-    return np.asarray(np.sqrt(np.maximum(weights @ places**2 - middle**2, 0.0)))
+    total = weights.sum(axis=1)
+    middle = weights @ places / total
+    return np.asarray(np.sqrt(np.maximum(weights @ places**2 / total - middle**2, 0.0)))
