@@ -211,7 +211,10 @@ def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(doc
     assert len(boxes) - 2 <= len(hints) - len(wide) <= len(boxes)
     (sheet,) = [text for tag, text in document.texts if tag == "style"]
     assert ".hint { display: none;" in sheet
-    assert re.search(r"@media \(max-width: 44rem\) \{ \.hint \{ display: block; \}", sheet)
+    narrow = re.search(r"@media \(max-width: 44rem\) \{.*?\n\}", sheet, re.DOTALL)
+    assert narrow
+    assert ".hint { display: block; }" in narrow[0]
+    assert re.search(r"thead th\.name, tbody th, tbody th\.long \{ display: block;", narrow[0])
 
 
 def test_that_a_run_was_imported_is_no_message_of_its_own() -> None:
@@ -295,6 +298,8 @@ for (const frame of document.querySelectorAll("iframe")) frame.onload = () => {
   const page = frame.contentDocument, root = page.documentElement;
   const box = element => { const b = element.getBoundingClientRect(); return [b.left, b.right, b.width, b.height]; };
   found[frame.width] = {
+    names: [...page.querySelectorAll("tbody tr")].filter(row => row.querySelectorAll("th").length > 1).map(
+        row => [...row.querySelectorAll("th")].map(box)),
     scroll: root.scrollWidth,
     inner: frame.contentWindow.innerWidth,
     pictures: [...page.querySelectorAll("figure svg, figure img")].map(box),
@@ -330,6 +335,10 @@ def test_it_fits_narrow_and_wide_screens_and_loads_nothing(chromium, source: str
         assert all(box[0] >= -0.5 and box[1] <= int(width) + 0.5 for box in seen["boxes"])
         # Labels of 7 points on paper stay legible: 8 pixels is what browsers call small print.
         assert np.median(seen["text"]) >= 8
+        # on a narrow screen names stand below each other, so that the numbers are beside them
+        assert seen["names"]
+        apart = {len({round(name[0]) for name in row}) > 1 for row in seen["names"]}
+        assert apart == {width == "1280"}
 
 
 def test_it_prints(chromium, page: Page, tmp_path: Path) -> None:
