@@ -111,20 +111,18 @@ def plan_schedule(
     priced, notes = [], []
     for source in sources:
         try:
-            price_of(source, ask)
-            priced.append(source)
+            priced.append((source, *price_of(source, ask)))
         except ConfigError as error:
-            if len(sources) == 1:
-                raise
             notes.append(str(error))
-    if not priced:
+    if notes and not priced:
         raise ConfigError(notes[0])
-    plans = tuple(_plan(source, ask, config) for source in priced)
+    plans = tuple(_plan(source, price, decided_by, ask, config) for source, price, decided_by in priced)
     return SchedulePlans(config=config, notes=tuple(notes), plans=plans, timing=timing, folder=folder)
 
 
-def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> SchedulePlan:
-    price, decided_by = price_of(source, ask)
+def _plan(
+    source: PhaseSource, price: float | None, decided_by: str, ask: PlanRequest, config: AnalysisConfig
+) -> SchedulePlan:
     sizes = allowed(source, ask, price)
     steps = steps_of(source.phases, sizes)
     cost = seconds(source, ask, sizes) if price is None else sizes + price
