@@ -40,7 +40,7 @@ STEP = 0.1
 # Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes
 EXPONENT, PLACE = 0.3, 3.0
 
-LENGTH = 2.0  # Of the departure's slope, in ln B: three doublings apart two slopes have little in common
+LENGTH = 3.0  # Of the departure's slope, in ln B: four doublings apart two slopes have little in common
 
 # Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
 # that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35.
@@ -126,9 +126,9 @@ class StepsPrior:
     hyperbola: bool = False
 
     alike = 0.0
-    noise, noise_spread = 0.05, 1.0
+    noise, noise_spread = 0.05, 0.5
     """Median of the prior of one run's standard deviation, and the standard deviation of its logarithm: seeds of one
-    recipe scatter by 2 to 15 % of the steps."""
+    recipe scatter by 2 to 15 % of the steps. Three that are alike by luck say little against that."""
 
     @property
     def spread(self) -> Array:

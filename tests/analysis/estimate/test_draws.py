@@ -328,11 +328,12 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others() -> None:
 
 
 def test_what_a_seed_has_everywhere_moves_the_level_alone() -> None:
-    """5 seeds, 4 % of their own, with .1 in common and without; as strangers they would be 2.7 times as wide."""
+    """5 seeds, 4 % of their own, with .1 in common and without; as strangers they would be 2.7 times as wide. That
+    nothing slides is not known, which is what the half is for."""
     rng = np.random.default_rng(0)
     plain = [half_width(of(noisy(rng, 0.04, 5))) for _ in range(12)]
     common = [half_width(of(noisy(rng, 0.04, 5, 0.1))) for _ in range(12)]
-    assert np.median(common) < 1.25 * np.median(plain)
+    assert np.median(common) < 1.5 * np.median(plain)
     assert of(noisy(rng, 0.04, 5, 0.1)).shared > 0.7
 
 

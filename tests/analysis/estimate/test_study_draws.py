@@ -217,7 +217,7 @@ class TestPriors:
 
     def test_few_near_one_another_with_one_seed_do(self) -> None:
         few = [3, 4, 5]
-        assert drawn(table(seeds=1)[few], SIZES[few]).moved_by_prior > 0.05
+        assert drawn(table(seeds=1)[few], SIZES[few]).moved_by_prior > 0.04
         spread = [1, 4, 7]
         assert drawn(table(seeds=1)[spread], SIZES[spread]).moved_by_prior < 0.02
 
