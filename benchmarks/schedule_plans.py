@@ -115,12 +115,14 @@ def losses(case: Case, table: Table, trials: int, rng: np.random.Generator, limi
 
 def evaluated(curve: np.ndarray, step: int = 0) -> Iterator[int]:
     """Steps at which a sweep would have validated a trial with these losses, until the target or the end."""
+    before = None
     while step < len(curve) and np.isfinite(curve[step]):
         yield step
         value = float(curve[step])
         if value <= TARGET.value:
             return
-        step = PLAN.next_step(step, (value - TARGET.value) / float(curve[0] - TARGET.value))
+        latest = step, (value - TARGET.value) / float(curve[0] - TARGET.value)
+        step, before = PLAN.next_step(*latest, before), latest
 
 
 def crossing(curve: np.ndarray) -> float:

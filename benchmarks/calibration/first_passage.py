@@ -109,10 +109,13 @@ def first_passages(
 
     at, value = np.zeros(runs, dtype=int), losses(state[:, 0])
     reach, alive = value - target, np.arange(runs)
+    before: dict[int, tuple[int, float]] = {}
     seen = [(alive, at.copy(), value.copy())]
     while len(alive):
         shares = (value[alive] - target) / reach[alive]
-        coming = np.array([plan.next_step(*each) for each in zip(at[alive].tolist(), shares.tolist(), strict=True)])
+        latest = dict(zip(alive.tolist(), zip(at[alive].tolist(), shares.tolist(), strict=True), strict=True))
+        coming = np.array([plan.next_step(*each, before.get(run)) for run, each in latest.items()])
+        before = latest
         ahead = coming - at[alive]
         now = np.empty(len(alive))
         for count in np.unique(ahead):

@@ -49,9 +49,9 @@ class TrainingLoop(Assembly):
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
         """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
-        share = min(self._share(target, start, before) for target in config.targets)
+        (_, share), *earlier = ((row.step, self._share(start, row)) for row in self.evaluations[:-3:-1])
         step = before.step
-        next_evaluation = config.evaluation.next_step(step, share)
+        next_evaluation = config.evaluation.next_step(step, share, *earlier)
         started = time.perf_counter()
         failure = None
         while step < next_evaluation and self.room() and failure is None:
@@ -81,10 +81,14 @@ class TrainingLoop(Assembly):
         self.evaluate(step, lr, losses)
         return ended(config, self.evaluations, monitor)
 
-    def _share(self, target: Target, start: Measurement, before: Measurement) -> float:
-        """Return the distance to a target as a share of that at the start; 0 where it is passed or undefined."""
-        first, latest = (target.distance(value_of(self.config, target, row)) for row in (start, before))
-        return latest / first if first > 0 and latest > 0 else 0.0
+    def _share(self, start: Measurement, row: Measurement) -> float:
+        """Return the distance to the nearest target as a share of that at the start; 0 where one is passed or its
+        distance undefined."""
+        shares = []
+        for target in self.config.targets:
+            first, latest = (target.distance(value_of(self.config, target, each)) for each in (start, row))
+            shares.append(latest / first if first > 0 and latest > 0 else 0.0)
+        return min(shares)
 
     def room(self) -> bool:
         """Whether the budget of examples has room for another step."""

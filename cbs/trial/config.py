@@ -97,11 +97,14 @@ class EvaluationPlan:
     """Plan of the evaluations: at geometric steps, ever closer together as the metric approaches the target.
 
     With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
-    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``.
+    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``. But it is not behind
+    the step at which r would be 0 if it fell on as between the latest two evaluations, unless by ``growth``.
 
     >>> plan = EvaluationPlan()
     >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.0)
-    (160, 105)
+    (250, 105)
+    >>> plan.next_step(100, share=0.4, before=(50, 0.8))  # .4 in 50 steps: the target may be at 150
+    150
 
     Attributes:
         growth: smallest ratio of the steps of consecutive evaluations, at the target.
@@ -110,8 +113,8 @@ class EvaluationPlan:
     """
 
     growth: float = 1.05
-    far_growth: float = 1.6
-    near_fraction: float = 0.15
+    far_growth: float = 2.5
+    near_fraction: float = 0.3
 
     def __post_init__(self) -> None:
         _set_floats(self, "growth", "far_growth", "near_fraction")
@@ -122,16 +125,21 @@ class EvaluationPlan:
         )
         _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
 
-    def next_step(self, step: int, share: float) -> int:
+    def next_step(self, step: int, share: float, before: tuple[int, float] | None = None) -> int:
         """Return the evaluation step that follows ``step``.
 
         Args:
             step: step of the latest evaluation.
             share: distance to the target there, as a share of the distance at step 0; 0 or NaN where that is unknown.
+            before: both of the evaluation before it; ``None`` where there is none.
         """
         share = max(0.0, share)  # in this order 0 for NaN, too
         far = 1.0 if share >= self.near_fraction else share / self.near_fraction
-        return max(step + 1, math.ceil(step * max(self.growth, self.far_growth**far)))
+        onward = step * self.far_growth**far
+        if before is not None and before[1] > share:
+            # metrics fall ever more slowly, so that most have not passed the target there
+            onward = min(onward, step + (step - before[0]) * share / (before[1] - share))
+        return max(step + 1, math.ceil(max(self.growth * step, onward)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -338,10 +338,11 @@ def own_loop(batch_size: int, lr: float, seed: int) -> None:
     stream = workload.training_stream(seeding.generator(seed, "data"))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     step, plan, value = 0, EvaluationPlan(), workload.validate(model)
-    start = value
+    start, before = value, None
     report(0, 0, start, validation_loss=start)
     while not TARGET.reached(value):
-        until = plan.next_step(step, TARGET.distance(value) / TARGET.distance(start))
+        latest = step, TARGET.distance(value) / TARGET.distance(start)
+        until, before = plan.next_step(*latest, before), latest
         while step < until:
             step += 1
             optimizer.zero_grad()

@@ -85,7 +85,7 @@ def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     assert set(whole.sizes) == {13}
     assert sum(parts.sizes[:count]) == 13
     assert max(parts.sizes) <= micro_batch_size
-    assert len(whole.gradients) == len(parts.gradients) >= 10
+    assert len(whole.gradients) == len(parts.gradients) >= 7
     torch.testing.assert_close(torch.stack(parts.gradients), torch.stack(whole.gradients), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(values(many), values(one), rtol=1e-4)
     np.testing.assert_allclose(many.steps["train_loss"], one.steps["train_loss"], rtol=1e-4, atol=1e-5)

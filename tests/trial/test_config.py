@@ -6,6 +6,7 @@ import math
 import string
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ def test_what_nobody_told_is_stored_as_unknown_and_nothing_else_is_kept_of_it() 
 
 
 def test_settings_that_mean_the_same_have_one_fingerprint_which_stays() -> None:
-    assert CONFIG.fingerprint == "7dc01f193dd6f049"
+    assert CONFIG.fingerprint == "7d939cd205ec1362"
     assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
     assert dataclasses.replace(CONFIG, batch_schedule=Choice(name="constant")).fingerprint == CONFIG.fingerprint
     assert (
@@ -231,3 +232,35 @@ def test_a_trial_id_is_a_name_of_a_folder() -> None:
     config = TrialConfig(**BASE | {"optimizer": Choice(name="my_module:Mine/2", options={"eps": 1e-6})})
     assert config.trial_id.startswith("my_module_Mine_2-b")
     assert set(config.trial_id) <= set(string.ascii_letters + string.digits + "_-.")
+
+
+def places(share: Callable[[int], float], plan: EvaluationPlan = EvaluationPlan()) -> list[int]:  # noqa: B008
+    """Steps of the evaluations of a metric with a ``share`` of its distance left, up to the first past the target."""
+    at, before = [0, 1], None
+    while share(at[-1]) > 0:
+        latest = at[-1], share(at[-1])
+        at.append(plan.next_step(*latest, before))
+        before = latest
+    return at
+
+
+def test_evaluations_far_from_the_target_are_few_and_near_it_close_together() -> None:
+    steps = places(lambda step: 1 - math.log(step) / math.log(300))
+    assert steps[:5] == [0, 1, 3, 8, 20]
+    assert len(steps) <= 12
+    assert 300 <= steps[-1] <= 1.05 * steps[-2] + 1
+
+
+@pytest.mark.parametrize("last", [100, 317, 1000])
+@pytest.mark.parametrize("power", [0.3, 1.0])
+def test_a_metric_that_falls_quickly_is_not_evaluated_far_behind_the_target(last: int, power: float) -> None:
+    """Without the line through the latest two it would be by up to two thirds."""
+    steps = places(lambda step: 1 - (step / last) ** power)
+    assert last <= steps[-1] <= 1.05 * max(steps[-2], last) + 1
+
+
+def test_a_metric_that_does_not_come_nearer_is_evaluated_by_its_distance_alone() -> None:
+    plan = EvaluationPlan()
+    for share in (0.05, 0.2, 0.8):
+        for before in ((50, share), (50, share / 2), (50, math.nan)):
+            assert plan.next_step(100, share, before) == plan.next_step(100, share)

@@ -87,10 +87,14 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("fits.md", "{} curves are drawn from the posterior", lambda: (ANALYSIS.resamples,)),
     (
         "fits.md",
-        "Shares rho up to {} and lengths l from {} to {:.0f} e-folds",
+        "Shares rho up to {} and lengths l from {:.0f} to {} e-folds",
         lambda: (max(seeds.SHARES), min(seeds.LENGTHS), max(seeds.LENGTHS)),
     ),
-    ("fits.md", "median is {:.0f} % of the steps, a factor of e either way", lambda: (100 * prior.StepsPrior.noise,)),
+    (
+        "fits.md",
+        "median is {:.0f} % of the steps, a factor of {:.1f} either way",
+        lambda: (100 * prior.StepsPrior.noise, math.exp(prior.StepsPrior.noise_spread)),
+    ),
     (
         "fits.md",
         "a standard deviation of {:.0f} e-folds), and ln a around 0 with standard deviation {}",
