@@ -59,7 +59,7 @@ Range = tuple[float, float, float]
 # Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
 # `benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 120 sweeps; 20 %: 334;
 # 10 %, without `--max-runs`: 80).
-RUNS: Mapping[float, Range] = {0.35: (14, 22, 38), 0.2: (15, 29, 63), 0.1: (22, 58, 230)}
+RUNS: Mapping[float, Range] = {0.35: (14, 22, 38), 0.2: (16, 28, 64), 0.1: (22, 58, 230)}
 
 # GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too
 OUT_OF_REACH, LARGE = 10_000.0, 1e9

@@ -34,7 +34,7 @@ from tests.sweeps.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 FEW = (4, 16, 64, 256, 1024)
-GOAL = 0.35
+GOAL = 0.3
 WORLD = World(1.0, 0.5, 0.1, 3)
 SMALL = sweep(WORLD).replace(batch_sizes=FEW)
 BOTH = SMALL.replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))
