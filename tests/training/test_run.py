@@ -272,6 +272,12 @@ def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
     assert [row.step for row in result.evaluations] == expected
     ratios = np.divide(expected[-4:], expected[-5:-1])
     assert ratios[0] > 1.3 > ratios[1] > 1.1 + 1 / expected[-4] >= ratios[2:].max()
+    # the latest two say that the target is nearer than the distance alone does
+    quick = dataclasses.replace(plan, far_growth=3.0, near_fraction=0.1)
+    rows = run_trial(config_with(evaluation=quick, lr=0.02)).evaluations
+    latest = [(row.step, CONFIG.target.distance(row.value) / start) for row in rows]
+    coming = [quick.next_step(*here, before) for before, here in zip([None, *latest], latest[:-1], strict=False)]
+    assert [row.step for row in rows[1:]] == coming != [quick.next_step(*here) for here in latest[:-1]]
     # a further target that is nearer counts, too
     easy = dataclasses.replace(CONFIG.target, metric="gradient_norm", value=1e9)
     both = run_trial(config_with(evaluation=plan, lr=0.02, further_targets=(easy,)))
