@@ -22,6 +22,7 @@ from analysis.estimate.prior import Line
 from analysis.estimate.studies import Study, one_study
 from analysis.quantities import Array, pooled
 from analysis.read.groups import Group
+from cbs.trial.record import leeway
 
 # The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
 # loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom.
@@ -43,6 +44,15 @@ class Scale(NamedTuple):
 
     zero: float
     unit: float
+
+
+def common_budget(ended: Array, batch_sizes: Array, unfilled: float | Array = 0.0) -> tuple[float, float] | None:
+    """Return the smallest and the largest budget that runs which saw ``ended`` examples may all have had; ``None`` if
+    they had different ones, so that their losses do not compare. ``unfilled`` is the most that each may have left
+    unused at its end."""
+    near = leeway(ended, batch_sizes)
+    low, high = float(np.max(ended - near)), float(np.min(ended + near + unfilled))
+    return (low, high) if low <= high else None
 
 
 def final_losses(

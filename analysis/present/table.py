@@ -6,6 +6,7 @@ mapping) or a tuple of such objects, and a column knows how to read its value an
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import textwrap
@@ -134,7 +135,7 @@ class Table:
         """Return the table with the columns and lines that are displayed: no column without any value, and no row if
         that leaves nothing but names."""
         named = [column for column in self.columns if column.heading and (wide or not column.wide)]
-        columns = tuple(column for column in named if any(column.cell(row)[0] != DASH for row in self.rows))
+        columns = tuple(column for column in named if any(column.cell(row)[0] not in ("", DASH) for row in self.rows))
         rows = self.rows if columns == tuple(named) or not all(column.name for column in columns) else ()
         return replace(self, columns=columns, rows=rows, lines=(*self.lines, *(self.wide_lines if wide else ())))
 
@@ -274,6 +275,13 @@ def print_part(part: Table | str, console: Console) -> None:
     """Print a sentence or a table, see :func:`lines_of`."""
     for line in lines_of(part, console.width):
         console.print(line, soft_wrap=isinstance(line, Text))
+
+
+def text_lines(table: Table, width: int) -> list[str]:
+    """Return what is printed of ``table`` on a screen of ``width`` characters as lines without styles."""
+    page = io.StringIO()
+    print_part(table.shown(), Console(file=page, width=width, color_system=None, force_terminal=False))
+    return [line.rstrip() for line in page.getvalue().splitlines()]
 
 
 def laid_out(table: Table, width: int) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.objective import Losses, draw_losses, final_losses, loss_studies
+from analysis.estimate.objective import Losses, common_budget, draw_losses, final_losses, loss_studies
 from analysis.estimate.scopes import settings_of
 from analysis.estimate.studies import FARTHEST, Study
 from analysis.formatting import number, plural
@@ -204,15 +204,14 @@ def _ended(rows: pd.DataFrame) -> pd.Series:
 def _common(group: Group, rows: pd.DataFrame) -> float:
     """Return the budget of runs that spent their examples; raise an error if they have different ones."""
     ended = _ended(rows)
-    near = leeway(ended, rows["batch_size"])
-    low, high = float((ended - near).max()), float((ended + near).min())
-    if low > high:
+    if (span := common_budget(ended.to_numpy(), rows["batch_size"].to_numpy())) is None:
         raise ConfigError(
             f"different budgets in {group.sweep}: runs of {group.optimizer} end after {number(ended.min())} to "
             f"{number(ended.max())} {group.example_unit}s; with constant learning rates give --at {ended.min():g} or "
             "less"
         )
     # smaller batches meet a budget more exactly
+    low, high = span
     return min(max(float(ended[rows["batch_size"].idxmin()]), low), high)
 
 

@@ -26,7 +26,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, answers, estimates
 from analysis.estimate.learning_rate_law import Factor, LearningRateLaw, learning_rate_law
-from analysis.estimate.objective import final_losses, loss_studies
+from analysis.estimate.objective import common_budget, final_losses, loss_studies
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.earlier_command import adding
@@ -35,7 +35,7 @@ from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Quantity
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError
-from cbs.trial.record import AT_BUDGET, TrialStatus
+from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
 # Runs whose last loss is none at their planned end, so that it ranks nothing
@@ -149,7 +149,7 @@ def _end_studies(results: Results, index: int) -> list[Study]:
     for size, lengths in rows.loc[ended & (rows["status"] != TrialStatus.DIVERGED), "final_step"].groupby(
         rows["batch_size"]
     ):
-        if lengths.max() > lengths.min() * (1 + 2 * AT_BUDGET) + 1:
+        if common_budget(lengths.to_numpy() * size, np.array(size)) is None:
             raise ConfigError(
                 f"{group.optimizer} in {group.sweep}: runs at batch size {size} end after {lengths.min()} to "
                 f"{lengths.max()} steps, and losses of unequal runs do not rank learning rates; import one length"

@@ -1,14 +1,11 @@
 """The policy ``telescope(widths=16..128)``: run the stages of :mod:`extensions.scale.telescoping` as sweeps."""
 
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
-
-from rich.console import Console
 
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
@@ -181,7 +178,7 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`report`."""
-    from analysis.present.table import Column, Table, print_part
+    from analysis.present.table import Column, Table, text_lines
 
     lines: list[str] = []
     for study in content["studies"]:
@@ -201,9 +198,7 @@ def report_lines(content: dict[str, Any]) -> list[str]:
                 f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}",
             ),
         )
-        page = Console(file=io.StringIO(), width=120)
-        print_part(table, page)
-        lines += map(str.rstrip, page.file.getvalue().splitlines())  # type: ignore[attr-defined]
+        lines += text_lines(table, 120)
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.objective import draw_losses, final_losses, loss_studies
+from analysis.estimate.objective import common_budget, draw_losses, final_losses, loss_studies
 from analysis.estimate.studies import Study
 from analysis.present.findings import Findings
 from analysis.quantities import Array, Quantity
@@ -17,7 +17,7 @@ from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
-from cbs.trial.record import AT_BUDGET, TrialStatus, leeway
+from cbs.trial.record import AT_BUDGET, TrialStatus
 
 CONSTANT = "constant"  # Name of the schedule of a constant batch size
 
@@ -169,14 +169,14 @@ def _entries(
         notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
     steps = [float(each.ended["final_step"].mean()) for each in kept]
     examples = [float(each.ended["examples"].map(lambda seen: seen[-1]).mean()) for each in kept]
-    most, near = max(examples), [leeway(seen, each.batch_size) for seen, each in zip(examples, kept, strict=True)]
-    least = max(seen - off for seen, off in zip(examples, near, strict=True))
-    for each, seen, off in zip(kept, examples, near, strict=True):
-        if least > seen + off + each.unfilled:
-            raise ResultsError(
-                f"different budgets in {group.sweep}: {each.name} from batch size {each.batch_size} saw {seen:g} "
-                f"examples of {most:g}"
-            )
+    most, unfilled = max(examples), np.array([each.unfilled for each in kept])
+    if common_budget(np.array(examples), np.array([each.batch_size for each in kept]), unfilled) is None:
+        least = int(np.argmin(examples + unfilled))
+        raise ResultsError(
+            f"different budgets in {group.sweep}: {kept[least].name} from batch size {kept[least].batch_size} saw "
+            f"{examples[least]:g} examples of {most:g}"
+        )
+    for each, seen in zip(kept, examples, strict=True):
         if most - seen > AT_BUDGET * most:
             notes.append(
                 f"{group.optimizer}, {each.name} from batch size {each.batch_size}: {100 * (1 - seen / most):.2g} % of "

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from analysis.command_options import console
 from analysis.formatting import duration, plural
 from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.trial.record import TrialStatus
@@ -76,7 +77,7 @@ class Ledger:
             if self.seconds_left is not None:
                 left = f", at least {plural(self.trials_left or 0, 'trial')} and {duration(self.seconds_left)} left"
             lines.append(f"  {self.done} of {self.planned} planned trials done{left}")
-        lines += [f"  {line}" for line in table_lines(self.studies)]
+        lines += [f"  {line}" for line in table_lines(self.studies, console().width - 2)]
         for trial_id, at in sorted(self.running.items()):
             if at.get("step") is None:
                 lines.append(f"  {trial_id}: starting on {at.get('host', 'a node to come')}")

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.formatting import duration as duration
-from analysis.formatting import plural
+from analysis.formatting import number, plural
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
 from sweeps.search.search import Observer, Search
@@ -140,19 +140,24 @@ def _log(value: float | None) -> float | None:
     return math.log(value) if value is not None and value > 0 else None
 
 
-def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Yield the rows as lines to print, with a heading first; nothing if there are no rows."""
+def table_lines(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return the rows as lines of at most ``width`` characters, with a heading first; none if there are no rows."""
     if not rows:
-        return
-    across = max(9, *(len(row["optimizer"]) for row in rows))
-    yield f"{'optimizer':<{across}} {'batch':>7} {'best LR':>9} {rows[0]['of']:>8} {'trials':>8}  {HEADING}"
-    for row, bar in zip(rows, bars(rows), strict=True):
-        lr = "-" if row["best_lr"] is None else f"{row['best_lr']:.3g}"
-        amount = "-" if row["amount"] is None else f"{row['amount']:.4g}"
-        trials = f"{row['done']}/{row['planned']}"
-        yield f"{row['optimizer']:<{across}} {row['batch_size']:>7} {lr:>9} {amount:>8} {trials:>8}  {bar}".rstrip()
-    if any("|" in bar for bar in bars(rows)):
-        yield "| marks perfect scaling from the smallest batch size"
+        return []
+    from analysis.present import table  # late, as it imports pandas
+
+    curves = bars(rows)
+    columns = (
+        table.Column("optimizer", heading="optimizer", name=True),
+        table.Column("batch_size", heading="batch"),
+        table.Column("best_lr", heading="best LR"),
+        table.Column("amount", heading=rows[0]["of"], text=functools.partial(number, digits=4)),
+        table.Column("", lambda row, _: f"{row['done']}/{row['planned']}", "trials"),
+        table.Column("", lambda _, curve: curve, HEADING, left=True),
+    )
+    said = ["| marks perfect scaling from the smallest batch size"] if "|" in "".join(curves) else []
+    pairs = list(zip(rows, curves, strict=True))
+    return table.text_lines(table.Table(columns=columns, rows=pairs, lines=said), width)
 
 
 LINE_SECONDS = 15.0  # Shortest time between two lines if there is no terminal

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis.command_options import console
 from analysis.formatting import duration, number
 from cbs.files import atomic_file
 from cbs.trial.config import ENDLESS
@@ -260,28 +261,12 @@ def _judged(sweep: Sweep) -> tuple[int, str]:
 
 def outcome_lines(report: dict[str, Any]) -> list[str]:
     """Return the lines to print for :func:`outcome_report`."""
-    across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
-    named = f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}"
     lines: list[str] = []
-    for before, study in zip([None, *report["studies"]], report["studies"], strict=False):
-        budget, target = study.get("budget"), study.get("target")
-        if before is None or (budget, target) != (before.get("budget"), before.get("target")):
-            what = f"{'steps':>9}  to {target or report['target']}"
-            after = f"{'value':>9}  {report['metric']} after {budget:,} examples" if budget else what
-            lines.append(named + after)
-        amount = study["value" if budget else "steps_to_target"]
-        shown = "-" if amount is None else f"{amount:.5g}" if budget else f"{amount:.0f}"
-        lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
-        lowest, highest = study["lowest_lr"], study["highest_lr"]
-        tried, remark = "-", "  LR at the edge of the grid" if study["at_grid_edge"] else ""
-        if lowest is None:
-            remark = "  not begun"
-        else:
-            tried = f"{lowest:.3g} to {highest:.3g}"
-            most = study["most_examples"]
-            none = f"no trial used up the budget, at most {most:,}" if budget else "no trial reached the target"
-            remark = remark if study["best_lr"] else f"  {none}"
-        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
+    for (budget, target), studies in itertools.groupby(
+        report["studies"], lambda study: (study.get("budget"), study.get("target") or report["target"])
+    ):
+        title = f"{report['metric']} after {budget:,} examples" if budget else f"Steps to {target}"
+        lines += _studies(list(studies), title)
     lines += map(_unmet_line, report["unmet"])
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
@@ -301,6 +286,34 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     lines.append(f"next: cbs {question} {report['output']}")
     lines += [f"      cbs analyze {report['output']} --target {metric}" for metric in report["further_metrics"]]
     return lines
+
+
+def _studies(studies: Sequence[dict[str, Any]], title: str) -> list[str]:
+    """Return the lines of a table of studies that have one goal."""
+    from analysis.present.table import Column, Table, text_lines  # late, as it imports pandas
+
+    def best(study: dict[str, Any]) -> str:
+        return f"{number(study['best_lr'])}{' (edge)' if study['at_grid_edge'] else ''}"
+
+    def tried(study: dict[str, Any]) -> str | None:
+        return None if study["lowest_lr"] is None else f"{study['lowest_lr']:.3g} to {study['highest_lr']:.3g}"
+
+    def note(study: dict[str, Any]) -> str:
+        if study["best_lr"]:
+            return ""
+        used = f"no trial used it up, at most {study['most_examples']:,}"
+        return "not begun" if study["lowest_lr"] is None else used if "budget" in study else "no trial reached it"
+
+    columns = (
+        Column("optimizer", heading="optimizer", name=True),
+        Column("batch_size", heading="batch"),
+        Column("", best, "best LR"),
+        Column("", tried, "LRs tried"),
+        Column("steps_to_target", heading="steps", text=lambda steps: number(steps and round(steps))),
+        Column("value", heading="value", text=lambda value: number(value, 5)),
+        Column("", note, "note", left=True),
+    )
+    return text_lines(Table(columns=columns, rows=studies, title=title), console().width)
 
 
 def _unmet_line(unmet: dict[int, int]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from analysis.formatting import DASH
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.config import TrialConfig
@@ -184,12 +185,12 @@ def row(batch_size: int, amount: float | None, *, of: str = "steps", optimizer: 
 
 
 def test_the_table_has_a_line_per_batch_size_with_what_is_known() -> None:
-    heading, *lines, said = table_lines([row(1, 1000.0), row(10, 500.0), row(100, None)])
+    heading, _, *lines, said = table_lines([row(1, 1000.0), row(10, 500.0), row(100, None)], 80)
     assert heading.split() == ["optimizer", "batch", "best", "LR", "steps", "trials", *HEADING.split()]
-    assert lines[0].split() == ["adamw", "1", "0.01", "1000", "3/4", "=" * BAR]
-    assert lines[2].split() == ["adamw", "100", "-", "-", "3/4"]
+    assert lines[0].split() == ["adamw", "1", "0.01", "1,000", "3/4", "=" * BAR]
+    assert lines[2].split() == ["adamw", "100", DASH, DASH, "3/4"]
     assert said.startswith("| marks perfect scaling")
-    assert list(table_lines([])) == []
+    assert table_lines([], 80) == []
 
 
 def test_rows_are_those_of_the_search() -> None:
@@ -262,7 +263,7 @@ def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path)
     report = outcome_report(search, tmp_path)
     found = [(study["optimizer"], study["batch_size"]) for study in report["studies"]]
     assert found == [(label, size) for label in LABELS for size in (4, 16)]
-    lines = outcome_lines(report)[1:7]
+    lines = outcome_lines(report)[3:9]
     assert len({line.index(f" {size} ") + len(str(size)) for line, size in zip(lines, (4, 16) * 3, strict=True)}) == 1
     assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
     for study, line in zip(report["studies"], lines, strict=True):

@@ -136,7 +136,7 @@ def test_only_optimizers_that_need_more_get_more(whole):
     assert done.rounds[-1]["examples"] == round(sum(r.final_step * r.config.batch_size for r in stored.values()))
     sizes = {(study["optimizer"], study["batch_size"]) for study in report["studies"]}
     assert sizes == {(r.config.optimizer.name, r.config.batch_size) for r in stored.values()}
-    assert len(outcome_lines(report)) == len(sizes) + 3
+    assert len(outcome_lines(report)) == len(sizes) + 5
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     assert not outcome_report(search, tmp_path)["statuses"]
     lines = outcome_lines(outcome_report(search, tmp_path, limits=Limits(-math.inf)))
     assert sum(line.endswith("not begun") for line in lines) == len(SMALL.axes.batch_sizes)
-    assert not any("no trial reached" in line or "reached it" in line for line in lines)
+    assert not any("no trial" in line for line in lines)
     run = SweepRun(search, Store(tmp_path), 1.0)
     assert not run.over
     run.observers = [Limits(time.monotonic())]

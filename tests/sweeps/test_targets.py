@@ -139,7 +139,7 @@ def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(
             best = factor * true_best_lr(dataclasses.replace(config, batch_size=study.batch_size))
             assert search.studies[study].best[0] == pytest.approx(best, rel=0.5)
     lines = outcome_lines(outcome_report(searches[2], tmp_path, searches[1:2]))
-    titles = [line for line in lines if "steps  to" in line]
+    titles = [line for line in lines if line.startswith("Steps to")]
     assert ["validation_loss < 1" in titles[0], "second < 1" in titles[1], len(titles)] == [True, True, 2]
     assert lines[-1].endswith("--target second")
 
