@@ -24,8 +24,8 @@ from tests.parameters import COMMANDS, flags_of, kind
 ASKED: dict[str, Case] = {"--target": (["--target", "accuracy=0.75"], "metric='accuracy'")}
 COMMON: dict[str, Case] = {
     "--definition": (
-        ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
-        "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
+        ["--definition", "pareto", "--definition", "overhead(overhead=1)"],
+        "AnalysisConfig(definition='pareto', options={'overhead': {'overhead': 1.0}}",
     ),
     "--throughput": (
         ["--throughput", "assumed(examples_per_second_per_device=70, max_batch_per_device=9, step_latency=0.25)"],

@@ -1,1 +1,1 @@
-"""Optimizers that use the curvature of the loss: Gauss-Newton and Sophia."""
+"""What uses the curvature of the loss: the optimizers Gauss-Newton and Sophia, and metrics of the Hessian."""

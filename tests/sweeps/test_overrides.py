@@ -215,7 +215,7 @@ def test_a_key_that_is_misspelt_is_answered_with_the_nearest():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sfo"], "The measured batch size with the fewest examples"),
+        (["pareto"], "Batch size at which a run takes twice the fewest steps"),
         (["E_min"], "the limit of the examples for small batches"),
         (["l1"], "geometry (cbs noise-scale): the norm"),
         (["simple", "noise", "scale"], "tr(Sigma) / |G|^2"),

@@ -23,8 +23,6 @@ from analysis.quantities import Array
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
-ROUNDING = 1e-9  # Values whose logarithms differ by less than this count as equal; rounding errors are about 1e-14
-
 
 @dataclass(frozen=True)
 class CurveSample:
@@ -132,15 +130,6 @@ def math_symbol(name: str) -> str:
     r"""Return the symbol of a definition for LaTeX and figure axes: ``$B_{\mathrm{overhead}}$``."""
     words = symbol(name).removeprefix("B_").replace("_", r"\ ")
     return rf"$B_{{\mathrm{{{words}}}}}$"
-
-
-def crossing(sizes: Array, excess: Array, start: np.ndarray, end: np.ndarray, tolerance: float) -> Array:
-    """Return the batch size at which ``excess`` ``[R, M]``, interpolated linearly in log batch size between the indices
-    ``start`` and ``end`` ``[R]``, equals ``ln(1 + tolerance)``; the batch size at ``start`` where both are the same."""
-    row, logs = np.arange(len(excess)), np.log(sizes)
-    rise = np.where(start == end, np.inf, excess[row, end] - excess[row, start])
-    share = (math.log1p(tolerance) - excess[row, start]) / rise
-    return np.asarray(np.exp(logs[start] + share * (logs[end] - logs[start])))
 
 
 def in_words(name: str, options: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
 """Metrics that exist for every workload, beside the validation metric of its own, found by name: the training
-loss, the norm of the gradient, curvature."""
+loss and the norm of the gradient."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.compute import seeding
-from cbs.compute.hessian import flat, hessian_product, shaped
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 from cbs.trial.target import Direction
@@ -187,21 +186,29 @@ class TrainingLoss(Metric):
 
 
 class OverFixedExamples(Metric):
-    """Base class: a number that follows from gradients over a fixed set of training examples."""
+    """Base class: a number that follows from gradients over a fixed set of training examples.
+
+    Attributes:
+        needs: the start of the message where tensors are sharded.
+        examples, at_once: number of examples in the set, and in one pass where no limit is configured.
+        name: what the set is drawn for.
+    """
 
     unit = ""
-    needs = "metrics of the Hessian need"
-    examples, at_once, name = 256, 256, "hessian"
-    """Number of examples in the set and in one pass where no limit is configured, and what draws them."""
+    needs: ClassVar[str]
+    examples: ClassVar[int]
+    at_once: ClassVar[int]
+    name: ClassVar[str]
 
     def __init__(self, inputs: MetricInputs) -> None:
         if not inputs.one_process:
             raise ConfigError(f"{self.needs} whole tensors in one process")
-        self._inputs, self._examples = inputs, FixedExamples(inputs, self.examples, self.at_once, self.name)
-        self._parameters = [part for part in inputs.model.parameters() if part.requires_grad]
+        self.inputs, self.fixed = inputs, FixedExamples(inputs, self.examples, self.at_once, self.name)
+        self.parameters = [part for part in inputs.model.parameters() if part.requires_grad]
 
-    def _sum(self, batch: object) -> Tensor:
-        return self._inputs.workload.example_losses(self._inputs.model, batch).sum()
+    def total(self, batch: object) -> Tensor:
+        """Return the sum of the losses of a batch."""
+        return self.inputs.workload.example_losses(self.inputs.model, batch).sum()
 
 
 @METRICS.register("gradient_norm")
@@ -212,69 +219,11 @@ class GradientNorm(OverFixedExamples):
     examples, at_once, name = 512, 128, "gradient norm"
 
     def value(self) -> float:
-        sums: list[Tensor] = [torch.zeros_like(part) for part in self._parameters]
-        for part in self._examples:
-            with torch.enable_grad(), self._inputs.beside():
-                gradients = torch.autograd.grad(self._sum(part), self._parameters, allow_unused=True)
+        sums: list[Tensor] = [torch.zeros_like(part) for part in self.parameters]
+        for part in self.fixed:
+            with torch.enable_grad(), self.inputs.beside():
+                gradients = torch.autograd.grad(self.total(part), self.parameters, allow_unused=True)
             for total, gradient in zip(sums, gradients, strict=True):
                 if gradient is not None:
                     total += gradient.to_dense() if gradient.is_sparse else gradient
-        return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / self._examples.count
-
-
-# Products for the top eigenvalue, each along a direction more, and for the trace, each with random signs
-STEPS, PROBES = 16, 16
-
-
-class HessianMetric(OverFixedExamples):
-    """Base class: a number that follows from products of the Hessian with vectors."""
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Return the Hessian of the mean loss times a vector, ``[d]`` in float64."""
-        total = torch.zeros_like(vector)
-        for part in self._examples:
-            with self._inputs.beside():
-                times = hessian_product(self._sum, part, self._parameters)
-                total += flat(times(shaped(vector, self._parameters)))
-        return total / self._examples.count
-
-    def random(self, place: int) -> Tensor:
-        """Return a vector of random signs, the same in every trial, ``[d]``."""
-        size = sum(part.numel() for part in self._parameters)
-        signs = torch.randint(0, 2, (size,), generator=seeding.generator(place, "hessian vectors"))
-        return (2.0 * signs.double() - 1.0).to(self._parameters[0].device)
-
-
-@METRICS.register("hessian_top")
-class HessianTop(HessianMetric):
-    """The largest eigenvalue of the Hessian."""
-
-    def value(self) -> float:
-        # Lanczos, every direction made orthogonal to all before it, not to two alone: rounding would bring them back.
-        basis, rows = [self.random(0)], []
-        basis[0] /= basis[0].norm()
-        for step in range(min(STEPS, len(basis[0]))):
-            image = self.product(basis[step])
-            rows.append(torch.stack([vector @ image for vector in basis]))
-            for _ in range(2):  # once more for what rounding leaves
-                image = image - sum((vector @ image) * vector for vector in basis)
-            # The basis spans an invariant subspace: nothing is left but rounding, which would add random directions.
-            if float(image.norm()) < 1e-10 * float(rows[0].abs().max() + 1e-300):
-                break
-            basis.append(image / image.norm())
-        size = len(rows)
-        projected = torch.zeros(size, size, dtype=torch.float64)
-        for place, row in enumerate(rows):
-            projected[place, : place + 1] = row[: place + 1]
-        # Only the lower triangle is filled in; the largest eigenvalue approaches the Hessian's from below.
-        return float(torch.linalg.eigvalsh(projected, UPLO="L")[-1])
-
-
-@METRICS.register("hessian_trace")
-class HessianTrace(HessianMetric):
-    """The trace of the Hessian."""
-
-    def value(self) -> float:
-        # Hutchinson 1990: over vectors z of random signs the mean of z'Hz is the trace.
-        vectors = map(self.random, range(PROBES))
-        return float(torch.stack([vector @ self.product(vector) for vector in vectors]).mean())
+        return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / self.fixed.count

@@ -147,8 +147,8 @@ def test_what_only_the_program_of_a_sweep_knows_is_left_to_the_author(tmp_path: 
 def test_every_definition_has_its_source_and_every_paper_is_that_of_its_optimizers() -> None:
     for name in DEFINITIONS:
         assert bibliography.of_definition(name), name
-    # files hold two definitions, each from a paper of its own
-    own = {"pareto": "1812.06162", "kaplan": "2001.08361", "sfo": "2507.01598", "token_optimal": "2505.02222"}
+    # a file holds two definitions, each from a paper of its own
+    own = {"pareto": "1812.06162", "kaplan": "2001.08361"}
     assert {name: bibliography.cited(name) for name in own} == {name: [number] for name, number in own.items()}
     cited = {name: bibliography.of_optimizer(Choice(name=name)) for name in OPTIMIZERS}
     assert sum(map(len, cited.values())) > 15

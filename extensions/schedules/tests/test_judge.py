@@ -350,7 +350,7 @@ def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[...
     add(world, bowl(3.0))
     code, out, err = run("schedule", "judge", world.root, "--resamples", 100)
     assert code == 0, err
-    code, _, refused = run("schedule", "judge", world.root, "--target", 3, "--devices", 2, "--definition", "sfo")
+    code, _, refused = run("schedule", "judge", world.root, "--target", 3, "--devices", 2, "--definition", "pareto")
     assert (code, "--target NUMBER, --definition, --devices: these trials end at a budget" in refused) == (2, True)
     assert "less that of" not in out
     rows = [line for line in out.splitlines() if line.startswith("adamw ")]

@@ -16,16 +16,10 @@ from analysis.estimate.definitions.least_product import within
 from analysis.estimate.prior import STEP, StepsCurve
 from cbs.errors import ConfigError, UnknownNameError
 from tests.analysis.estimate.exact_draws import CHORD, CRITICAL, EXAMPLES, SIZES, STEPS, of_law, sample
-from tests.certified import mccandlish2018, sato2025
+from tests.certified import mccandlish2018
 
 LOSSES = (3.0, 2.6, 2.2)
 SHIFT = 1e-6  # Relative, of what only rounding moves
-
-
-def through(steps: list[float] | np.ndarray, sizes: np.ndarray) -> CurveSample:
-    """Straight lines in log-log through points."""
-    law = StepsCurve(*(np.zeros(1) for _ in range(3)))
-    return sample(lambda at: np.interp(np.log(at), np.log(sizes), np.log(steps)), law, sizes)
 
 
 def family(rows: int = 7, scale_steps: float = 1.0, scale_sizes: float = 1.0) -> list[CurveSample]:
@@ -98,8 +92,6 @@ EXACT: dict[str, tuple[dict[str, Any], float, float]] = {
     "least_product": ({}, CRITICAL, CHORD),
     "pareto": ({}, CRITICAL, SHIFT),
     "overhead": ({"overhead": 0.3}, 0.3 * CRITICAL, SHIFT),
-    "sfo": ({}, SIZES[0], SHIFT),
-    "token_optimal": ({}, SIZES[0], SHIFT),
 }
 
 
@@ -140,39 +132,15 @@ def test_overhead_from_a_reference_solves_its_equation_on_any_curve(exponent: fl
 
 
 FOUR = np.exp(0.7 * np.arange(1, 5))
-PERFECT, PLATEAU = 1e4 / FOUR, np.full(4, 300.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "perfect", "plateau", "remarks"),
-    [
-        ("least_product", math.inf, 0.0, ("above the largest", "below the smallest")),
-        ("sfo", FOUR[0], FOUR[0], ("no interior optimum", "no interior optimum")),
-        ("token_optimal", FOUR[-1], FOUR[0], ("at the largest measured", "brittle")),
-        ("perfect_scaling_end", math.inf, 1.1 * FOUR[0], ("no measured batch size leaves", "has left the line")),
-        ("saturation", math.inf, 0.0, ("still fall at the largest", "no longer fall at the smallest")),
-    ],
+    ("slope", "value", "words"), [(-1.0, math.inf, "above the largest"), (0.0, 0.0, "below the smallest")]
 )
-def test_perfect_scaling_alone_and_a_plateau_alone(
-    name: str, perfect: float, plateau: float, remarks: tuple[str, str]
-) -> None:
-    for steps, value, remark in zip((PERFECT, PLATEAU), (perfect, plateau), remarks, strict=True):
-        law = StepsCurve(*(np.zeros(1) for _ in range(3)))
-        slope = np.log(steps[1] / steps[0]) / 0.7
-        measured = sample(
-            lambda at, slope=slope, steps=steps: np.log(steps[0]) + slope * np.log(at / FOUR[0]), law, FOUR
-        )
-        assert build(name)([measured])[0] == pytest.approx(value)
-        assert remark in build(name).remark([measured], 0, value)
-
-
-def test_sfo_has_an_interior_optimum_where_small_batches_do_worse() -> None:
-    sizes = sato2025.BEST * np.exp([-0.5, -0.25, 0.0, 0.3, 1.0])
-    measured = through([sato2025.steps(size) for size in sizes], sizes)
-    (best,) = build("sfo")([measured])
-    assert best == pytest.approx(sato2025.BEST)
-    assert np.exp(measured.log_examples.min()) == pytest.approx(sato2025.FEWEST)
-    assert build("sfo").remark([measured], 0, best) == ""
+def test_perfect_scaling_alone_and_a_plateau_alone(slope: float, value: float, words: str) -> None:
+    measured = sample(lambda at: slope * np.log(at), StepsCurve(*(np.zeros(1) for _ in range(3))), FOUR)
+    assert build("least_product")([measured])[0] == value
+    assert words in build("least_product").remark([measured], 0, value)
 
 
 def law(star: float, alpha: float, losses: tuple[float, ...]) -> list[CurveSample]:
@@ -206,12 +174,12 @@ def test_a_critical_batch_size_that_does_not_grow_is_said() -> None:
 
 
 def test_the_configuration_gives_every_definition_its_options() -> None:
-    options = {"token_optimal": {"tolerance": 0.05}, "least_product": {"exchange": 2.0}}
-    found = chosen(AnalysisConfig(definition="token_optimal", options=options))
+    options = {"overhead": {"overhead": 0.05}, "least_product": {"exchange": 2.0}}
+    found = chosen(AnalysisConfig(definition="overhead", options=options))
     assert list(found) == DEFINITIONS.names()
-    assert found["token_optimal"] == build("token_optimal", tolerance=0.05)
+    assert found["overhead"] == build("overhead", overhead=0.05)
     assert found["least_product"] == build("least_product", exchange=2.0)
-    assert found["saturation"] == build("saturation")
+    assert found["kaplan"] == build("kaplan")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +189,7 @@ def test_the_configuration_gives_every_definition_its_options() -> None:
         ("least_product", {"least_product": {"exchange": -1}}, "exchange must be a number above 0"),
         ("least_product", {"least_product": {"span": 0.5}}, "span must be from 1 to 2.72, got 0.5"),
         ("least_product", {"least_product": {"span": 3}}, "span must be from 1 to 2.72, got 3"),
-        ("pareto", {"sfo": {"tolerance": 0.1}}, "'sfo' has no option 'tolerance'"),
+        ("pareto", {"kaplan": {"tolerance": 0.1}}, "'kaplan' has no option 'tolerance'"),
         ("zhang", {}, "known names are kaplan, least_product"),
         ("pareto", {"zhang": {}}, "known names are kaplan, least_product"),
     ],
