@@ -24,7 +24,7 @@ SHAPES = {
     "larger": GPTShape(width=256, layers=4, heads=4, context=128),
 }
 BATCH = 32
-VOCABULARY = 128
+VOCABULARY = 128  # Of the default workload, ASCII
 MICRO_BATCHES = 4
 FIRST, LAST = 600, 1800  # Steps of a run of the default, which measures fewer and fewer of them
 Step = Callable[[], object]

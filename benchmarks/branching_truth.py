@@ -30,7 +30,7 @@ FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 PARTS, WEIGHTS = (0.75, 0.875, 1.0), (0.25, 0.5, 0.25)
 """Evaluations in the last quarter of a window, and what they weigh in its mean."""
 DIMENSION = 60
-FINE = 240
+FINE = 240  # Factors at which the true loss is worked out: 40 for each doubling
 
 
 @dataclass(frozen=True, kw_only=True)

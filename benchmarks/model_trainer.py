@@ -13,7 +13,7 @@ from benchmarks.model_reference import Micro, reference
 from benchmarks.zoo_entry import FIRST, Batch, Entry, from_output
 from extensions.callbacks.huggingface import NoiseScaleCallback
 
-STEPS, SIZE = 3, 4
+STEPS, SIZE = 3, 4  # As in `model_cells`: layers are looked at in the first steps only
 
 
 class Data(torch.utils.data.Dataset[dict[str, Tensor]]):

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from cbs.noise_scale import NoiseScaleMeter
 
-STEPS = 420
+STEPS = 420  # Twice the 200 batches within which what a batch shares is told
 Loss = Callable[[Tensor], Tensor]
 
 
@@ -112,7 +112,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer] | None] = {
     "RMSprop .01": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01),
     "Adam .03": lambda model: torch.optim.Adam(model.parameters(), lr=0.03, betas=(0.8, 0.95)),
 }
-SIZES = (4, 12, 32, 64)
+SIZES = (4, 12, 32, 64)  # From the smallest that halves into groups of two; 12 is no power of two
 
 
 def note(task: str, optimizer: str, size: int, seed: int, steps: int = STEPS) -> str:

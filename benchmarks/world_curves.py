@@ -21,7 +21,7 @@ Curve = Callable[[np.ndarray], np.ndarray]  # ``B / B_0`` -> ``S / S_0``
 
 CRITICAL = 2.0**12.5
 """Middle of where sweeps draw ``B_0``, and of the batch sizes of most."""
-MIN_STEPS = 1000.0
+MIN_STEPS = 1000.0  # Any: only ratios of steps are asked for
 _FAR = 12.0  # Distance in ``ln B / CRITICAL`` up to which the least product is looked for
 
 

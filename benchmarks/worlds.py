@@ -57,7 +57,7 @@ from benchmarks.world_curves import (
     u_shaped,
 )
 
-LRS = 5
+LRS = 5  # The best one inside, and two on either side, octaves apart
 PENALTY = 0.1  # What ``ln S`` gains at twice or half the best learning rate
 SHARED, OWN = 0.8, 0.6
 """Standard deviations, in those of the noise, of what learning rates share and of what each has for itself."""
@@ -206,7 +206,7 @@ def _world(name: str, curve: Curve = power(1.0), **more: Any) -> World:  # noqa:
     return World(name=name, curves={"": curve}, **more)
 
 
-QUIET = 0.02
+QUIET = 0.02  # Where a curve that is no hyperbola is hidden least by noise
 _FIRST = (
     *(_world(f"exponent {a:g}", power(a)) for a in (0.7, 0.85, 1.0, 1.2, 1.5)),
     _world("exponent 1, 2 % noise", noise=QUIET),

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 from benchmarks.zoo_entry import CLASSES, WIDTH, WORDS, Entry, classify, features, head, linear, made, small, words
 
-ROWS, LENGTH = 20, 20
+ROWS, LENGTH = 20, 20  # Unlike any batch size, so that no axis of a table passes for the examples
 
 
 def table(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -21,7 +21,7 @@ from cbs.files import check_fits, whole
 
 KEY = "crc32"
 _NAME = f'"{KEY}": "'.encode()
-_DIGITS = 8
+_DIGITS = 8  # Of 32 bits in hexadecimal
 _LENGTH, _MAGIC = 4, b"PAR1"  # A Parquet file ends with the length of its footer, in so many bytes, and these letters
 _ROW = 256  # Words of eight bytes
 

@@ -188,7 +188,7 @@ NO_AVERAGE = (1e-4, 1e-4)  # Betas of averages that hold almost only the latest 
 
 LONG = (0.9, 0.999)  # the usual betas of Adam
 
-LR = 1e-3
+LR = 1e-3  # Any small one: gradients are given, and only steps are compared
 
 # Largest relative difference of steps that are alike: an average that is not corrected changes the first step by a
 # factor of 10 or 32, eps inside of the root by 5.

@@ -18,6 +18,7 @@ from cbs.training.averaging import trained_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
+# All different, or a transposed matrix would pass
 _WORDS, _WIDTH, _HIDDEN, _CLASSES = 8, 6, 5, 3
 
 

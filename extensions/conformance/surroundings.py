@@ -12,7 +12,7 @@ from torch.optim.swa_utils import SWALR
 from extensions.conformance.state import again, through_file
 from extensions.conformance.subjects import Failure, OptimizerRun, Subject, check, ensure, moved, same
 
-PEAK = 0.125
+PEAK = 0.125  # A power of two, whose fractions float32 holds exactly
 
 # All schedulers of torch; the second argument says whether momentum is cycled, too
 SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {

@@ -35,7 +35,7 @@ FLOOR = 1e-12
 
 _LARGEST = 100.0  # Largest scatter in the search, as a multiple of the variance of the unweighted residuals
 
-_GRID = 60
+_GRID = 60  # Variances a fifth apart, far less than a handful of points tells of a scatter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from analysis.present.style.scales import (
 from analysis.figure_options import DEFAULT, Venue
 from analysis.estimate.comparison import Standing
 
-PANEL_HEIGHT = 2.5
+PANEL_HEIGHT = 2.5  # In inches; with the narrow column of a paper, 3.25 wide, about 4 to 3
 LOW_PANEL = 1.7  # Height of the panels in inches if there are many
 PANEL_WIDTH = 1.9  # Smallest width of a panel in inches; narrower pages have fewer panels side by side
 
@@ -46,6 +46,7 @@ lines."""
 MARKERS = ("o", "s", "D", "v", "P", "X", "p", "^")
 """One more than there are colours, so that a pair of both does not repeat soon."""
 
+# Five and eight markers have no common factor, so a line repeats only after forty
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 _FILLS = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
 _SIZE = 5.5  # Of the marks, in points: half a mark can be told from a whole one on paper

@@ -27,6 +27,7 @@ from extensions.papers.experiments.parts import (
 )
 from sweeps.spec.lengths import ScheduleRule
 
+# Of the training at which the batch size switches, as in the paper
 SHARES = (0.25, 0.5, 0.75, 0.9)
 SOURCE_LATE_SWITCH = "1.1B mixture of experts on 1T tokens, 1024 to 2560; read in two summaries"
 
@@ -180,6 +181,7 @@ def growth(scale: str) -> PaperRecipe:
     )  # fmt: skip
 
 
+# Factors of the learning rate and of the batch size from stage to stage, those of the paper's ablation
 GAMMAS, DELTAS = (1.1, 1.2, 1.3, 1.4), (2, 3, 4)
 GUIDELINE = "repository hikarumeda1030/tracking_cbs, README of the additional experiments"
 

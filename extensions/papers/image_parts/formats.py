@@ -32,9 +32,8 @@ from extensions.papers.image_parts.models import SMALL
 from extensions.papers.image_parts.trees import Tree, open_tree, read
 
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
-PHOTO_SIZE = 224
 # Photos are stored this much larger than a model sees them, 256 pixels for 224, as in Krizhevsky et al. 2012.
-PHOTO_MARGIN = 8 / 7
+PHOTO_SIZE, PHOTO_MARGIN = 224, 8 / 7
 
 # Largest size in bytes of decoded images that are kept in memory; larger data are decoded whenever they are drawn
 MEMORY = 2**31
