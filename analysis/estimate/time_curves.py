@@ -57,6 +57,7 @@ def candidates(low: float, high: float) -> Array:
     if last - first < _CANDIDATES:
         return np.arange(first, last + 1, dtype=float)
     spaced = np.rint(np.geomspace(first, last, _CANDIDATES))
+    # people train with powers of two, which the spacing would miss
     powers = [size for size in powers_of_two(last) if size >= first]
     return np.unique(np.concatenate([spaced, powers]))
 
@@ -107,6 +108,7 @@ def undominated(devices: Array, seconds: Array) -> Array:
     """Return a mask of the points that are not dominated, shape ``[P]``: no other point has at most as many devices and
     at most as much time, and less of one of them. Equal points do not dominate each other."""
     fastest = pd.Series(seconds).groupby(devices).min()
+    # as fast with fewer devices is better, so equal times are dominated
     fewer = fastest.cummin().shift(fill_value=np.inf)
     return np.asarray((seconds == fastest.loc[devices]) & (seconds < fewer.loc[devices]))
 

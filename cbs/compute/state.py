@@ -40,7 +40,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        model.train()
+        model.train()  # which also reaches parts that were in evaluation mode before
         for module in frozen:
             module.training = False
 
@@ -92,6 +92,7 @@ class State:
     def restore(self) -> None:
         """Restore everything that was saved."""
         for holder, _, key, buffer, value in self._buffers:
+            # the tensor itself, which others may hold, with the values that it had
             holder[key] = buffer
             buffer.copy_(value)
         for holder, key, value, kept in self._attributes:

@@ -91,6 +91,7 @@ class Boundary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, arrived: Arrived, edges: Sequence[GradientEdge], *tensors: Tensor) -> tuple[Tensor, ...]:
+        # an output that the loss does not use has no gradient; zeros in its place would count as one that arrived
         ctx.set_materialize_grads(False)
         ctx.arrived, ctx.edges = arrived, edges
         return tuple(tensor.detach() for tensor in tensors)
@@ -124,6 +125,7 @@ def _leaves(output: Any) -> list[Any]:
     leaves = []
     for leaf in tree_leaves(output):
         leaves += _leaves([getattr(leaf, each.name) for each in fields(leaf)]) if _is_record(leaf) else [leaf]
+    # an output may hold a tensor twice, whose gradient must not be counted twice
     return list({id(leaf): leaf for leaf in leaves}.values())
 
 
@@ -133,6 +135,7 @@ def _replaced(output: Any, new: dict[int, Tensor]) -> Any:
         if _is_record(leaf):
             leaves[place] = copy.copy(leaf)
             for each in fields(leaf):
+                # frozen ones, too, and without __init__, which may check or compute
                 object.__setattr__(leaves[place], each.name, _replaced(getattr(leaf, each.name), new))
         else:
             leaves[place] = new.get(id(leaf), leaf)

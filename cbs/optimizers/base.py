@@ -262,6 +262,7 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
         known = ", ".join(f"{key}={value}" for key, value in spec.defaults.items()) or "none"
         hint = _hint(unknown, spec.defaults)
         raise ConfigError(f"optimizer {choice.name!r} has no option {unknown!r}{hint}; its options are: {known}")
+    # JSON has no tuples, and torch's optimizers unpack betas
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     try:
         for option, value in options.items():
@@ -309,7 +310,7 @@ def _check_kind(option: str, value: Any, default: Any) -> None:
 
     Otherwise any word would count as true, and decays of the wrong number would fail only in a step.
     """
-    if isinstance(default, bool):
+    if isinstance(default, bool):  # first, as True is a number, too
         if not isinstance(value, bool):
             raise ValueError(f"{option} must be true or false, got {value!r}")
     elif is_number(default):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from cbs.errors import ConfigError
 
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
+# Digits that begin with 0 are names, as of dates; a float holds no more than some 300 digits before the point.
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,300})", re.ASCII)
 _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _KEY = re.compile(r"[^\W\d][\w.]*")

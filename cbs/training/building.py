@@ -44,8 +44,8 @@ def model_of(
     if cut and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise MemoryError(
             f"only passes of {smaller(config.micro_batch_size, most)} examples fit into memory, and batch "
-            "normalization "
-            "over smaller passes is another model; to train that model at every batch size: --set micro_batch_size=N"
+            "normalization over smaller passes is another model; to train that model at every batch size: --set "
+            "micro_batch_size=N"
         )
     return model
 

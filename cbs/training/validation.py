@@ -74,7 +74,7 @@ class Validation:
             metric.observe(examples, losses)
         with (
             evaluating(self._model),
-            seeding.seeded(0, "validation"),
+            seeding.seeded(0, "validation"),  # the same numbers at every evaluation of every trial, whatever its seed
             averaged_weights(self._optimizer, self._average),
             torch.no_grad(),
             devices.autocast(self._device, self._config.precision),
@@ -120,6 +120,7 @@ class Validation:
             said = self._workload.validate(self._called)
         except Exception as error:
             is_explained = isinstance(error, CbsError) or out_of_memory(error) or not self._values
+            # of sharded weights a rank sees a part, and ranks that disagree would wait for each other
             if is_explained or self._ranks.shard or tensor_not_finite(self._model) is None:
                 raise
             return dict.fromkeys(self._values, math.nan)  # the metric fails because the weights are not finite

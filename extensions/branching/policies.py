@@ -119,7 +119,7 @@ class Branch(Policy):
         self._branches: Iterator[Sweep] = iter(())
         self._test: CheckpointTest | None = None
         self._found: list[BracketedFactor] = []
-        Parent(source="x", examples=0, digest="0" * 16, **self._how)
+        Parent(source="x", examples=0, digest="0" * 16, **self._how)  # refuses wrong values before anything runs
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         super().check(sweep, limits=limits, source=source)
@@ -291,6 +291,7 @@ class Branch(Policy):
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
         (size,) = sweep.axes.batch_sizes
         ends = sweep.schedule.decay_examples
+        # where the trunk decays is its own budget's end, and branches decay there as it did
         if not self._checkpoints and sweep.schedule.ends_with(sweep.budgets[0]):
             ends = sweep.budgets[0]
         warmup = sweep.schedule.at(size).warmup_examples

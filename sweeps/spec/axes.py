@@ -109,7 +109,7 @@ class Axes:
             keys = [str(value) if isinstance(value, Choice) else value for value in values]
             if len(set(keys)) != len(keys):
                 raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
-            if axis not in ("optimizers", "batch_schedules"):
+            if axis not in ("optimizers", "batch_schedules"):  # tables keep the order in which these were asked for
                 object.__setattr__(self, axis, tuple(sorted(values)))
         object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
         for batch_size in self.batch_sizes:

@@ -126,6 +126,7 @@ class Replicas(Accumulation):
                 "or use source 'split'"
             )
         self.ranks = data_parallel_groups(self._model) or [everyone]
+        # a rank that is alone has nothing to compare unless it accumulates
         self.micro_batches = 1 if any(dist.get_world_size(group) > 1 for group in self.ranks) else 2
         self._unsharded: dict[int, tuple[nn.Parameter, RemovableHandle]] = {}
 
@@ -167,6 +168,7 @@ class Replicas(Accumulation):
             for owner, name, index in places:
                 whole = getattr(owner, name)
                 known = self._unsharded.get(index)
+                # FSDP2 makes a new whole parameter where it has freed the last one, and the hook is gone with that
                 if known is None or known[0] is not whole:
                     if known is not None:
                         known[1].remove()

@@ -164,7 +164,7 @@ def of_table(
         if kept and begin <= kept[-1][0]:
             kept[-1] = (kept[-1][0], stage)
             continue
-        if len(kept) > 1:
+        if len(kept) > 1:  # a stage takes one step at least
             begin = max(begin, kept[-1][0] + kept[-2][1].batch_size)
         if begin >= run.examples:
             break

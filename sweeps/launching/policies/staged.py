@@ -120,6 +120,7 @@ class StagedPolicy(Policy):
         kept = sorted(source.glob("kept/*/*.pt"))
         if len(kept) != 1:
             raise ResultsError(f"{source} holds {len(kept)} checkpoints, but {stage.name} starts from exactly one")
+        # stages may differ in the optimizer, whose state another cannot take over
         parent = replace(parent_at(kept[0]), optimizer="reset")
         return _checked(replace(stage, sweep=stage.sweep.replace(parent=parent, after="")))
 
