@@ -16,7 +16,8 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,10 @@ class LocalBatchSizes(Findings):
 
     scopes: tuple[LocalScope, ...] = field(repr=False)
     folder: str = field(default="", repr=False)
+
+    def written_to(self, folder: Path) -> LocalBatchSizes:
+        """Return the result with the folder of its files."""
+        return replace(self, folder=str(folder))
 
     def to_json(self) -> dict[str, Any]:
         return {"confidence": self.config.confidence, "scopes": plain(self.scopes), "notes": list(self.notes)}

@@ -1,6 +1,5 @@
 """``cbs local``."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,4 +41,4 @@ def command(
     with errors.status("drawing"):
         found = local(*paths, config=config, within=within, noise_share=noise_share)
     folder = paths[0] / "analysis" / "local"
-    answer(replace(found, folder=str(answer.output or folder)), folder)
+    answer(found.written_to(answer.output or folder), folder)
