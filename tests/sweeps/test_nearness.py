@@ -263,7 +263,8 @@ def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path)
     report = outcome_report(search, tmp_path)
     found = [(study["optimizer"], study["batch_size"]) for study in report["studies"]]
     assert found == [(label, size) for label in LABELS for size in (4, 16)]
-    lines = outcome_lines(report)[3:9]
+    _, heading, _, *lines = outcome_lines(report)[:9]
+    assert heading.split() == ["optimizer", "batch", "best", "LR", "LRs", "tried", "steps"]  # and no note on any
     assert len({line.index(f" {size} ") + len(str(size)) for line, size in zip(lines, (4, 16) * 3, strict=True)}) == 1
     assert [line.split()[0] for line in lines] == [label for label in LABELS for _ in range(2)]
     for study, line in zip(report["studies"], lines, strict=True):
