@@ -135,7 +135,7 @@ def check_zero_gradients(subject: Subject) -> None:
 @check(beyond_torch=True)
 def check_huge_and_tiny_gradients(subject: Subject) -> None:
     """Gradients whose squares overflow or underflow leave weights finite."""
-    for scale in (1e20, 1e-30):
+    for scale in (1e20, 1e-30):  # whose squares are beyond what float32 holds, above and below
         run = subject.run()
         run.needs_gradients()
         scale_gradients(run, scale)
@@ -165,7 +165,7 @@ def check_memory_layouts(subject: Subject) -> None:
     run = subject.run()
     for param in run.named.values():
         if param.ndim == 2:
-            param.data = param.data.t().contiguous().t()
+            param.data = param.data.t().contiguous().t()  # the same values, column by column
     same(plain.values(), run.train(3).values(), "transposed in memory", tolerance=1e-4)
     run = subject.run()
     for _ in range(3):

@@ -105,7 +105,7 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
             if chosen is not None:
                 result, store = chosen
                 _copy(store.trials / trial_id, merged.trials / trial_id, _OF_A_TRIAL, store.root)
-                results[trial_id] = result.replace(steps={})
+                results[trial_id] = result.replace(steps={})  # copied as files; all at once may exceed the memory
                 done.taken[str(store.root)] += 1
         done.trials = len(results)
         parents = [result.config.parent for result in results.values()]
@@ -162,7 +162,7 @@ def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command:
     runs = sorted((run for plan in plans for run in plan["runs"]), key=lambda run: str(run.get("started", "")))
     merge_run = provenance(command) | {"merged": [str(store.root) for store in stores]}
     starts: dict[str, Any] = {}
-    for plan in reversed(plans):
+    for plan in reversed(plans):  # where two folders know a start, that of the first counts
         starts |= plan.get("warm_start") or {}
     return first | {"axes": axes, "runs": [*runs, merge_run]} | ({"warm_start": starts} if starts else {})
 

@@ -120,6 +120,7 @@ def measure_run(
     ends = phase_ends(config.max_steps, phases)
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
+    # without the trial's own probe, which would measure each step a second time
     loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick(config.device, config.precision))
     measured_phases = []
 
@@ -129,12 +130,12 @@ def measure_run(
         source=options.source,
         geometry=options.geometry,
         parts=options.parts,
-        every=options.every or 1,
-        window=None,
+        every=options.every or 1,  # the run is short, and here the noise scale is what it is for
+        window=None,  # a phase is the window: everything since the last reset
         count=lambda args, kwargs: loop.gradient.in_pass,
     )
     loop.passes.probe = noise_scale.probe
-    loop.parts.insert(0, _Reading(noise_scale))
+    loop.parts.insert(0, _Reading(noise_scale))  # first, as clipping changes gradients
     step = 0
     with seeding.seeded(config.seed, "training"):
         for end in ends:

@@ -157,6 +157,7 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     together = same(runs)
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
     between: Scatter | None = None
+    # errors in x count by the exponent, and the exponent follows from the errors
     for _ in range(_ITERATIONS):
         deviations = dy - beta[-1] * dx
         errors = together * (deviations.T @ deviations / len(deviations))
@@ -176,6 +177,7 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     drawn, new_point, wider = deviations, np.zeros(len(deviations)), 1.0
     if between:
+        # what is drawn takes the scatter as known; as it was estimated, deviations are longer, as Student's t has them
         squares = generalised(y, design, covariance)[0]
         wider = max(1.0, math.sqrt(squares / (n - p)) * widening(freedom, confidence))
         drawn = deviations + between.draw(runs, len(deviations), rng)
@@ -251,6 +253,7 @@ def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatte
         )
 
     bounds = [(0.0, _LARGEST)] * len(parts)
+    # the likelihood may be highest without scatter and inside, too, with a trough between
     starts = itertools.product((0.0, 0.7), repeat=len(parts))
     minima = [minimize(cost, start, method="L-BFGS-B", bounds=bounds) for start in starts]
     shares = min(minima, key=lambda result: result.fun).x

@@ -146,6 +146,7 @@ def _shrinkage(windows: Sequence[Array]) -> float:
     halves = [np.array_split(window[0], 2) for window in windows]
     first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
     error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))
+    # by less than three standard errors noise alone may move it
     if abs(first.mean() - second.mean()) < 3.0 * error or second.mean() <= 0 or first.mean() <= 0:
         return 1.0
     return float(first.mean() / second.mean())

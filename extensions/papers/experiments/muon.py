@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from analysis.questions.compare.optimizers import Comparisons, TokenRatio
 
 
-MOMENTA = (0.8, 0.95, 0.99)
+MOMENTA = (0.8, 0.95, 0.99)  # For which the bound of Cesista and Wen has numbers, see the expectation
 
 
 def _over_muon(found: Comparisons) -> TokenRatio:
