@@ -141,7 +141,10 @@ class SweepRun:
         for cell in self.search.cells() if self.search.done and self.fatal is None else ():
             for changed in self.search.settled(cell):
                 self.store.update_record(changed)
-                self._tell(lambda observer, changed=changed: observer.settled(changed))
+                self._settled(changed)
+
+    def _settled(self, changed: TrialResult) -> None:
+        self._tell(lambda observer: observer.settled(changed))
 
     def all_lost(self) -> None:
         """Plan all running trials again after Ray is gone."""
