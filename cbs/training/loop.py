@@ -14,7 +14,6 @@ from cbs.training.validation import loss_not_finite, tensor_not_finite
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus
-from cbs.trial.target import Target
 
 
 class TrainingLoop(Assembly):

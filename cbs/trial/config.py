@@ -97,8 +97,8 @@ class EvaluationPlan:
     """Plan of the evaluations: at geometric steps, ever closer together as the metric approaches the target.
 
     With r the distance to the target as a share of that at step 0, the step after step ``s`` is ``ceil(f s)``, at least
-    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``. But it is not behind
-    the step at which r would be 0 if it fell on as between the latest two evaluations, unless by ``growth``.
+    ``s + 1``, with ``f = far_growth ** (r / near_fraction)`` between ``growth`` and ``far_growth``. But it is not
+    behind the step at which r would be 0 if it fell on as between the latest two evaluations, unless by ``growth``.
 
     >>> plan = EvaluationPlan()
     >>> plan.next_step(100, share=1.0), plan.next_step(100, share=0.0)
