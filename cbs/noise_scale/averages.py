@@ -30,6 +30,8 @@ class Estimate:
         steps: number of steps behind the means.
         examples: number of examples behind the means.
         note: a caveat, or why value or interval is missing; mostly empty.
+        unseen: in ``l2``, largest share of the signal that the examples of a batch may have in common without a note,
+            if their inputs do not show it; 1 where it may be all.
         unit: unit of the value and of the interval.
 
     Example:
@@ -49,6 +51,7 @@ class Estimate:
     examples: int = 0
     note: str = ""
     unit: str = "examples"
+    unseen: float | None = None
 
     @property
     def interval(self) -> tuple[float | None, float | None]:

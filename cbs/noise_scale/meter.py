@@ -202,7 +202,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         if by is None:
             estimate = averages.estimate(exponent=exponent, confidence=confidence)
             note = "; ".join(filter(None, (estimate.note, self.probe.caveat)))
-            return self._cached.setdefault(asked, replace(self._counted(estimate), note=note))
+            unseen = self.probe.unseen if name == "l2" else None
+            return self._cached.setdefault(asked, replace(self._counted(estimate), note=note, unseen=unseen))
         parts: dict[str, list[int]] = {}
         for place, index in enumerate(self.probe.indices(name)):
             parts.setdefault(self._part(by, index), []).append(place)
@@ -242,13 +243,14 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
     def log(self) -> dict[str, float]:
         """Return values for an experiment tracker: ``noise_scale/simple`` and the ends of its interval,
-        ``noise_scale/low`` and ``noise_scale/high``.
+        ``noise_scale/low`` and ``noise_scale/high``, and the share of the signal that examples of a batch might have in
+        common unseen, ``noise_scale/unseen``.
 
         Undefined values are left out. In a geometry other than ``l2`` the first is called by the geometry's name.
         """
         found, geometry = self.estimate(), self.geometries[0]
-        names = ("simple" if geometry == "l2" else geometry, "low", "high")
-        values = zip(names, (found.value, found.low, found.high), strict=True)
+        names = ("simple" if geometry == "l2" else geometry, "low", "high", "unseen")
+        values = zip(names, (found.value, found.low, found.high, found.unseen), strict=True)
         return {f"noise_scale/{name}": value for name, value in values if value is not None}
 
     def paused(self) -> AbstractContextManager[None]:

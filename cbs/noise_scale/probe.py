@@ -220,6 +220,11 @@ class Probe(AbstractContextManager["Probe"]):
         )
         return "; ".join(filter(None, caveats))
 
+    @property
+    def unseen(self) -> float:
+        """Largest share of the signal that examples of a batch may have in common without a caveat."""
+        return self._shared.unseen if self._shared else 1.0
+
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments]:
         """Return the moments of the step whose gradients are in ``.grad``, by geometry; where examples belong together,
         also :data:`~cbs.noise_scale.moments.BETWEEN` and :data:`~cbs.noise_scale.moments.WITHIN`.

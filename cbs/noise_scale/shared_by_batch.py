@@ -15,9 +15,12 @@ One masking ratio, length or data set shows in what is fed to the model long bef
 Mean and mean square of an example's inputs and the share of zeros among them are compared between batches of one shape,
 so are its single numbers, their squares, and products of two of them, which see a crop, a turn or an erased patch; and
 the lengths of examples, without what they were filled up with, between batches of several shapes. For G independent
-examples with variance v within batches, the means of batches have the variance v/G; what is more, they share. Second
-differences between successive batches are taken, so that a slow drift of the data does not count. A turn of textures
-that look the same after it shows in no such number.
+examples with variance v within batches, the means of batches have the variance v/G; what is more, they share. A batch
+is compared with the mean of those just before and after it, so that a slow drift of the data does not count.
+
+A turn or shift of textures that look the same after it shows only because there are few of them: of N images turned in
+one of K ways, what a batch of B shares adds (1 - 1/K) B/N to v/G, in the inputs as in what any layer makes of them, but
+up to six times that in the gradient, where a few images count most.
 """
 
 import math
@@ -62,7 +65,7 @@ SHARED = (
     "examples of a batch share what other batches do not have, so that it counts as signal: products of successive "
     "steps' gradients are {:.0%} of the signal within batches. " + CAUSES.format("is")
 )
-INPUTS, COLUMNS = 4, 128  # Largest number of input tensors that are compared, and of numbers of an example in each
+INPUTS, COLUMNS = 4, 256  # Largest number of input tensors that are compared, and of numbers of an example in each
 
 # What is compared of an example, the first so many as they are and the others column by column; and between batches of
 # several shapes
@@ -75,12 +78,16 @@ INPUT_BATCHES, MOST_BATCHES = 24, 1024
 # Number of batches that wait to be looked at together, if an input of theirs has at most so many numbers
 AT_ONCE, SMALL = 16, 16384
 
+# How a batch is compared with those around it: squares add up to 1
+AROUND = torch.tensor([-1.0, -1.0, 4.0, -1.0, -1.0], dtype=torch.float64) / 20**0.5
+
 # Least correlation between examples of a batch that is told, and by how many standard errors, which `BLOCKS` blocks of
 # batches give. Of what is compared column by column it is the correlation times the number of examples, which is what
 # it adds to the variance of a batch's mean; one coin that turns a batch or not makes blocks differ much.
-SHARES, SHARES_OF_COLUMNS = [(0.1, 3.0)], [(0.05, 5.0), (1.0, 3.0)]
+SHARES, SHARES_OF_COLUMNS = [(0.1, 3.0)], [(0.02, 5.0), (1.0, 3.0)]
 
-CONSTANT = 1e-3  # Relative change of a number that all examples of a batch have in common which does not count
+# Change of a number that all examples of a batch have in common, relative to its root mean square, which does not count
+CONSTANT = 1e-3
 
 SAME = 1e-4  # Scatter of batches' means, relative to that of examples, which rounding explains
 NORMED = (
@@ -146,10 +153,11 @@ class SharedByBatch:
     Attributes:
         sketch: the geometry in which the signal within batches is measured.
         told: what was found, in words; empty if nothing was.
+        unseen: largest share of the signal that would not be told, according to the latest test; 1 before the first.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.sketch, self.told = Sketch(parameters), ""
+        self.sketch, self.told, self.unseen = Sketch(parameters), "", 1.0
         self._parameters = parameters
         self._past: deque[tuple[int, Tensor]] = deque(maxlen=LAGS)
         self._weights: Tensor | None = None
@@ -211,18 +219,22 @@ class SharedByBatch:
             latest = math.sin(math.pi / 2 * max(0.0, float(along.mean()))) ** 2
             lags = products.mean(0)
             products = products[:, int(lags.argmax())]
-            excess = share * signal - products - latest * noise - (lags.max() - lags.min())
+            lost = latest * noise + (lags.max() - lags.min())
         else:
-            products = products.mean(1)
-            excess = share * signal - products
+            products, lost = products.mean(1), np.zeros(len(rows))
+        excess = share * signal - products - lost
         means = np.array([block.mean() for block in np.array_split(excess, BLOCKS)])
-        if means.mean() > sure * means.std(ddof=1) / BLOCKS**0.5:
+        least = sure * means.std(ddof=1) / BLOCKS**0.5
+        if means.mean() > least:
             self.told = SHARED.format(max(0.0, products.mean() / signal.mean()))
+        # If a share f of the signal is shared, the product is 1 - f of it.
+        hidden = 1 - share + (lost.mean() + least) / signal.mean()
+        self.unseen = min(1.0, float(hidden)) if signal.mean() > 0 else 1.0
 
 
 ALIKE = (
-    "inputs of examples of a batch are alike (correlation {:.2g} of their {}, that of independent examples is 0), so "
-    "that what they share counts as signal. " + CAUSES.format("may be")
+    "inputs of examples of a batch are alike (they share {:.0%} of the variance of their {} between batches, of which "
+    "independent ones share nothing), so that what they share counts as signal. " + CAUSES.format("may be")
 )
 
 
@@ -304,10 +316,9 @@ def _told(moments: Tensor, groups: int, names: Sequence[str]) -> str:
     still = (means.std(0) < SAME * variances.mean(0).sqrt()) & (variances.std(0) > CONSTANT * variances.mean(0))
     if still[:SINGLE].any():
         return NORMED.format(names[int(still.nonzero()[0])])
-    # Second differences of independent values have six times their variance, 1 + 4 + 1.
-    between = (means[2:] - 2 * means[1:-1] + means[:-2]).square() / 6
-    within = (variances[2:] + 4 * variances[1:-1] + variances[:-2]) / 6
-    constant = (CONSTANT * means.mean(0)).square()[None]
+    between = (means.unfold(0, len(AROUND), 1) @ AROUND).square()
+    within = variances.unfold(0, len(AROUND), 1) @ AROUND.square()
+    constant = CONSTANT**2 * means.square().mean(0, keepdim=True)
     columns = (means.shape[1] - SINGLE) // 4
     widths = [1] if names is LENGTH else [1] * SINGLE + [columns, columns, 2 * columns]
     parts = [[part.sum(1) for part in each.split(widths, 1)] for each in (between, within, constant)]
@@ -317,7 +328,7 @@ def _told(moments: Tensor, groups: int, names: Sequence[str]) -> str:
             excess = shared - share * inside / (1 if place < SINGLE else groups) - least
             blocks = torch.stack([block.mean() for block in excess.tensor_split(BLOCKS)])
             if blocks.mean() > sure * blocks.std() / BLOCKS**0.5:
-                return ALIKE.format(float(shared.mean() / (shared.mean() + inside.mean())), name)
+                return ALIKE.format(float(shared.mean() / among.mean()), name)
     return ""
 
 

@@ -45,9 +45,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
         trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
 
-    adds ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to every training log: on the screen, in
-    ``trainer.state.log_history`` and for every callback that is called later. Reporters named in ``report_to`` are
-    called earlier; ``trainer.add_callback(trainer.pop_callback(WandbCallback))`` moves one to the end.
+    adds what :meth:`~cbs.noise_scale.NoiseScaleMeter.log` returns, such as ``noise_scale/simple``, to every training
+    log: on the screen, in ``trainer.state.log_history`` and for callbacks that are called later. Reporters named in
+    ``report_to`` are earlier; ``trainer.add_callback(trainer.pop_callback(WandbCallback))`` moves one to the end.
 
     A step is measured at the end of the backward pass that completes its gradient, before the Trainer clips or unscales
     it. Gradient accumulation, mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages, and

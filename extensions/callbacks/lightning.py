@@ -59,9 +59,9 @@ class LightningNoiseScaleCallback(Callback):
 
         trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
 
-    logs ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to the Trainer's logger, as often as the
-    Trainer logs. Works with ``lightning`` and ``pytorch_lightning``, under automatic optimization. Each message goes to
-    Lightning's own log once, on rank zero.
+    logs what :meth:`~cbs.noise_scale.NoiseScaleMeter.log` returns, such as ``noise_scale/simple``, to the Trainer's
+    logger, as often as the Trainer logs. Works with ``lightning`` and ``pytorch_lightning``, under automatic
+    optimization. Each message goes to Lightning's own log once, on rank zero.
 
     A step is measured in ``on_before_optimizer_step``, before the Trainer clips the gradient. Gradient accumulation,
     mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages.

@@ -47,7 +47,12 @@ def _(measured_run: MeasuredRun) -> Presentation:
     )
     return Presentation(
         shown=[
-            replace(by_phase, title=title, lines=[f"mean training loss: {loss}", *tokens, *_notes(run)]),
+            replace(
+                by_phase,
+                title=title,
+                lines=[f"mean training loss: {loss}", *tokens, *_notes(run)],
+                wide_lines=_unseen(phases[-1]["noise_scales"].get("l2", {}), config["batch_size"]),
+            ),
         ],
         wide=[Table(columns=columns, rows=layers, title=f"By layer, last phase, {said}")],
         tables={"noise_scale": table},
@@ -90,6 +95,19 @@ def scales(run: dict[str, Any]) -> Table:
         *files("signal", "noise", "note", "example_unit"),
     )
     return Table(columns=columns, rows=rows)
+
+
+def _unseen(simple: dict[str, Any], batch_size: int) -> list[str]:
+    """Return what the noise scale would be if examples of a batch shared as much as goes unnoticed.
+
+    Where a share f of the signal is the noise of a batch of B examples, it is (b + f B) / (1 - f) in place of b.
+    """
+    share, value = simple.get("unseen"), simple.get("value")
+    if share is None:
+        return []
+    may = f"examples of a batch may share {'up to ' * (share < 1)}{percent(share)} % of the signal without a note"
+    then = value and share < 1 and f": the noise scale would be {number((value + share * batch_size) / (1 - share))}"
+    return [f"{may}, if their inputs do not show it{then or ''}"]
 
 
 def _notes(run: dict[str, Any]) -> list[str]:

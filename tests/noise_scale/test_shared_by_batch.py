@@ -106,6 +106,52 @@ def test_steps_that_are_compared_together_give_what_single_ones_do() -> None:
     torch.testing.assert_close(rows, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_what_would_not_be_told_is_known(moves: bool) -> None:
+    """With products of 1 - f of the signal a test tells f above ``unseen`` and nothing below it."""
+    draws = np.random.default_rng(0)
+    signal, noise = 2 + 0.1 * draws.standard_normal(64), 1 + draws.random(64)
+
+    def tested(shared: float, scale: float = 1.0) -> SharedByBatch:
+        latest, moved = np.full(64, 0.2), np.full(64, float(moves))
+        products = 2 * (1 - shared) + np.array([0.0, 0.1 * moves])
+        rows = np.column_stack([scale * signal, noise, latest, moved, np.tile(products, (64, 1))])
+        found = SharedByBatch([nn.Parameter(torch.ones(3))])
+        assert found.unseen == 1
+        found._test(rows)
+        return found
+
+    plain = tested(0.0)
+    lost = (math.sin(math.pi / 10) ** 2 * noise.mean() + 0.1) / 2 + 1 / 3 if moves else 0.05
+    assert lost < plain.unseen < lost + 0.05
+    # The largest of two products that differ is what is left.
+    known = plain.unseen + 0.05 * moves
+    assert not tested(known - 0.01).told
+    assert SHARED in tested(known + 0.01).told
+    assert tested(0.0, scale=-1.0).unseen == 1  # a signal that is not positive
+    assert (
+        tested(0.0, scale=0.01).unseen == 1
+    ) == moves  # what weights do to the next gradient is more than the signal
+
+
+def test_what_would_not_be_told_stands_beside_the_noise_scale() -> None:
+    torch.manual_seed(0)
+    model, draws = line(), torch.Generator().manual_seed(3)
+    meter = NoiseScaleMeter(model, every=1, geometry=["l2", "l1"])
+    shares = list[float]()
+    for step in range(320):
+        x, y, _ = shared("nothing")(draws)
+        model.zero_grad()
+        mse_loss(model(x), y).backward()
+        meter.step()
+        if step in (9, 319):
+            shares.append(meter.log()["noise_scale/unseen"])
+    assert shares[0] == 1
+    assert shares[1] == meter.probe.unseen == meter.estimate().unseen
+    assert 0.05 < shares[1] < 0.5
+    assert meter.estimate(geometry="l1").unseen is None
+
+
 def test_batches_that_are_looked_at_together_give_what_single_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, units = torch.Generator().manual_seed(7), torch.arange(SIZE)[:, None]
     batches, found = [masked(draws, SIZE) for _ in range(50)], list[Tensor]()
@@ -224,7 +270,7 @@ INPUTS: dict[str, tuple[Callable[[torch.Generator, int], Tensor], str]] = {
 }
 
 
-NAMES = {"one flip of many numbers": "values,", "one shift of pairs": "products,", "one sign of halves": "products,"}
+NAMES = {"one flip of many numbers": "values ", "one shift of pairs": "products ", "one sign of halves": "products "}
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -248,13 +294,26 @@ def test_one_coin_that_changes_a_batch_much_is_told_soon() -> None:
         assert ALIKE in batches.told()
 
 
-def test_what_adds_less_than_a_twentieth_to_the_noise_of_a_batch_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_adds_less_than_a_fiftieth_to_the_noise_of_a_batch_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, batches = torch.Generator().manual_seed(1), SharedInputs()
-    for _ in range(1000):
-        batches.add([turned(torch.randn(SIZE, 200, generator=draws) + LONG / 9, draws, 1)], torch.arange(SIZE)[:, None])
+    rows = torch.randn(1000, SIZE, 200, generator=draws) + LONG / 14
+    for each in rows:
+        batches.add([turned(each, draws, 1)], torch.arange(SIZE)[:, None])
     assert not batches.told()
     monkeypatch.setattr("cbs.noise_scale.shared_by_batch.SHARES_OF_COLUMNS", [(0.0, 5.0)])
     assert ALIKE in batches.told()
+
+
+@pytest.mark.parametrize("shifts", [1, SIZE])
+def test_one_shift_of_textures_is_told_where_there_are_few(shifts: int) -> None:
+    """White noise is the same after it, but 256 pieces of it are not: a batch shares a 21st of its noise."""
+    draws, batches = torch.Generator().manual_seed(4), SharedInputs()
+    textures = torch.randn(256, 250, generator=draws)
+    for _ in range(300):
+        some = textures[torch.randint(256, (SIZE,), generator=draws)]
+        starts = torch.randint(250, (shifts, 1), generator=draws)
+        batches.add([some.gather(1, (starts + torch.arange(250)).expand(SIZE, -1) % 250)], torch.arange(SIZE)[:, None])
+    assert (ALIKE in batches.told()) == (shifts == 1)
 
 
 @pytest.mark.parametrize("passes", [1, 2])

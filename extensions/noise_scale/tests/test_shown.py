@@ -76,6 +76,34 @@ def test_the_table_says_everything() -> None:
     assert "blocks.0[x]" not in shown
 
 
+@pytest.mark.parametrize(
+    ("value", "unseen", "said"),
+    [
+        (
+            40.0,
+            0.5,
+            "may share up to 50 % of the signal without a note, if their inputs do not show it: the noise scale",
+        ),
+        (40.0, 1.0, "may share 100 % of the signal without a note, if their inputs do not show it"),
+        (None, 0.5, "may share up to 50 % of the signal without a note, if their inputs do not show it"),
+    ],
+)
+def test_what_a_batch_may_share_unseen_is_said_where_everything_is(
+    value: float | None, unseen: float, said: str
+) -> None:
+    last = RUN["phases"][1]
+    scales = last["noise_scales"] | {"l2": estimate(value, 36.0, 48.1) | {"unseen": unseen}}
+    run = MeasuredRun(RUN | {"phases": [RUN["phases"][0], last | {"noise_scales": scales}]})
+    shown = {wide: io.StringIO() for wide in (False, True)}
+    for wide, file in shown.items():
+        present.show(run, Console(width=200, file=file), wide=wide)
+    (line,) = (line for line in shown[True].getvalue().splitlines() if "without a note" in line)
+    assert said in line
+    # (40 + 64/2) / (1 - 1/2)
+    assert line.endswith("would be 144" if value and unseen < 1 else "do not show it")
+    assert "without a note" not in shown[False].getvalue()
+
+
 @pytest.mark.usefixtures("whole_figures")
 def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     first, second = (present.write(MeasuredRun(RUN), tmp_path / name) for name in ("a", "b"))
@@ -108,6 +136,8 @@ def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
     assert [phase["last_step"] for phase in report["phases"]] == [8, 16, 32, 64]
     assert {"l2", "l1", "preconditioned"} <= set(report["phases"][0]["noise_scales"])
     assert report["phases"][-1]["noise_scales"]["l2"]["noise"] > 0
+    assert 0 < report["phases"][-1]["noise_scales"]["l2"]["unseen"] <= 1
+    assert report["phases"][-1]["noise_scales"]["l1"]["unseen"] is None
     assert json.loads((tmp_path / "one" / "noise_scale.json").read_text()) == report
     code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--wide", "-o", tmp_path / "two")
     assert code == 0
