@@ -202,5 +202,6 @@ def test_json_is_strict() -> None:
         "examples": 0,
         "note": "no step yet",
         "unit": "examples",
+        "unseen": None,
     }
     assert undefined.interval == (36.0, None)
