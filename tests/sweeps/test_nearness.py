@@ -272,6 +272,7 @@ def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path)
         trials = [t for t in report["trials"] if (t["batch_size"], search.sweep.axes.labels[t["optimizer"]]) == cell]
         lrs = [trial["lr"] for trial in trials]
         assert f" {min(lrs):.3g} to {max(lrs):.3g} " in line
+        assert ("(edge)" in line) == study["at_grid_edge"]
 
 
 @pytest.mark.parametrize("width", [60, 100])
