@@ -73,10 +73,10 @@ class Cost:
 @functools.lru_cache(maxsize=4096)
 def evaluations(plan: EvaluationPlan, steps: int) -> int:
     """Return how often a trial of ``steps`` updates is evaluated, including step 0."""
-    count, step, before = 1, 0, None
+    count, step = 1, 0
     while step < steps:
-        share = min(_SHARE_PER_LOG * math.log(steps / step), 1.0) if step else 1.0
-        step, before, count = plan.next_step(step, share, before), (step, share), count + 1
+        share = _SHARE_PER_LOG * math.log(steps / step) if step else 1.0
+        step, count = plan.next_step(step, min(share, 1.0)), count + 1
     return count
 
 
