@@ -48,9 +48,9 @@ class TrainingLoop(Assembly):
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
         """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
-        (_, share), *earlier = ((row.step, self._share(start, row)) for row in self.evaluations[:-3:-1])
+        latest, *earlier = ((row.step, self._share(start, row)) for row in self.evaluations[:-3:-1])
         step = before.step
-        next_evaluation = config.evaluation.next_step(step, share, *earlier)
+        next_evaluation = config.evaluation.next_step(*latest, *earlier)
         started = time.perf_counter()
         failure = None
         while step < next_evaluation and self.room() and failure is None:
