@@ -135,16 +135,16 @@ def set_random_states(states: Sequence[Tensor]) -> None:
         torch.get_device_module(kind()).set_rng_state(state, index)
 
 
-def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
+def bfloat16_time() -> float:
     """Return the time of a bfloat16 matrix product over that of a float32 one, on one CPU core.
 
-    The shortest of several alternating measurements counts for each.
+    The shortest of five alternating measurements counts for each, after one that warms up and is rarely the fastest.
     """
     least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for dtype in list(least) * (rounds + 1):  # the first of each warms up and is rarely the fastest
-            matrix = torch.ones(size, size, dtype=dtype)
+        for dtype in list(least) * 6:
+            matrix = torch.ones(256, 256, dtype=dtype)
             begun = time.perf_counter()
             torch.mm(matrix, matrix)
             least[dtype] = min(least[dtype], time.perf_counter() - begun)

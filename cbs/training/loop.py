@@ -10,7 +10,7 @@ from cbs.training.assembly import Assembly
 from cbs.training.parents import KeptCheckpoints
 from cbs.training.parts import TrainingStep
 from cbs.training.passes import PassTooLarge
-from cbs.training.validation import loss_not_finite, tensor_not_finite
+from cbs.training.validation import tensor_not_finite
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus
@@ -68,7 +68,9 @@ class TrainingLoop(Assembly):
         losses = self.columns.flush()[:, 0]
         self.training_seconds += time.perf_counter() - started
         # A loss that is not finite goes before the exception of the step that it made fail.
-        diverged = loss_not_finite(losses, before.step + 1)
+        finite, diverged = np.isfinite(losses), None
+        if not finite.all():
+            diverged = f"training loss is not finite at step {before.step + 1 + int(finite.argmin())}"
         if failure is not None:
             # Sharded weights are not checked: that needs all ranks, and one of them may have failed.
             diverged = diverged or (None if self.ranks.shard else tensor_not_finite(self.model, self.optimizer))

@@ -15,7 +15,7 @@ from cbs.compute import seeding
 from cbs.compute.state import evaluating
 from cbs.errors import CbsError, ConfigError, out_of_memory
 from cbs.training.averaging import WeightAverage, averaged_weights
-from cbs.training.metrics import METRICS, MetricInputs, build_metrics
+from cbs.training.metrics import METRICS, MetricInputs
 from cbs.training.ranks import Ranks
 from cbs.trial.config import TrialConfig
 from cbs.trial.target import Direction
@@ -55,7 +55,9 @@ class Validation:
         self._config, self._workload, self._model, self._called = config, workload, model, called
         self._optimizer, self._average, self._device, self._ranks = optimizer, average, device, ranks
         inputs = MetricInputs(workload, called, to_device, config.micro_batch_size, beside, ranks.world == 1)
-        self._metrics = build_metrics(config.metrics, [target.metric for target in config.targets], inputs)
+        # a target's metric that is not registered is the workload's own
+        wanted = {*config.metrics, *(target.metric for target in config.targets if target.metric in METRICS)}
+        self._metrics = {name: METRICS.make(name, inputs) for name in sorted(wanted)}
         self._values: dict[str, float] = {}
 
     def measure(self, examples: np.ndarray, losses: np.ndarray) -> dict[str, float]:
@@ -127,17 +129,6 @@ class Validation:
         if isinstance(said, Mapping):
             return {str(name): float(value) for name, value in said.items()}
         return {self._workload.metric: float(said)}
-
-
-def loss_not_finite(losses: np.ndarray, first: int) -> str | None:
-    """Return a message with the step of the first loss that is not finite; ``None`` where all are finite.
-
-    Args:
-        losses: losses of successive steps.
-        first: number of the first of these steps.
-    """
-    finite = np.isfinite(losses)
-    return None if finite.all() else f"training loss is not finite at step {first + int(finite.argmin())}"
 
 
 def tensor_not_finite(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> str | None:

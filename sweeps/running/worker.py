@@ -281,20 +281,7 @@ def keep_freed_memory() -> bool:
     step.
 
     Returns:
-        Whether the setting was made; other C libraries have none.
-    """
-    return set_thresholds(_LARGEST_PIECE, _MOST)
-
-
-def set_thresholds(piece: int, free: int) -> bool:
-    """Set when the GNU C library takes memory from the system and when it returns it.
-
-    Args:
-        piece: allocations of this many bytes or more are mapped from the system and returned to it.
-        free: bytes that may be free at the end of the heap before they are returned.
-
-    Returns:
-        Whether the settings were made.
+        Whether the settings were made; other C libraries have none.
     """
     if sys.platform != "linux":
         return False
@@ -303,7 +290,7 @@ def set_thresholds(piece: int, free: int) -> bool:
         return False
     return all(
         library.mallopt(ctypes.c_int(parameter), ctypes.c_int(value)) == 1
-        for parameter, value in ((_MMAP_THRESHOLD, piece), (_TRIM_THRESHOLD, free))
+        for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_PIECE), (_TRIM_THRESHOLD, _MOST))
     )
 
 

@@ -3,7 +3,7 @@ loss and the norm of the gradient."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -113,17 +113,7 @@ class Metric(ABC):
 
 
 METRICS: Registry[type[Metric]] = Registry("metric", "cbs.training.metrics", makes=Metric)
-__all__ = ["METRICS", "Metric", "MetricInputs", "build_metrics"]
-
-
-def build_metrics(names: Sequence[str], targets: Sequence[str], inputs: MetricInputs) -> dict[str, Metric]:
-    """Build the metrics of a trial by name: those that are listed, and those that its targets name.
-
-    Raises:
-        ConfigError: if a name is unknown.
-    """
-    wanted = {*names, *(target for target in targets if target in METRICS)}
-    return {name: METRICS.make(name, inputs) for name in sorted(wanted)}
+__all__ = ["METRICS", "Metric", "MetricInputs"]
 
 
 POWER = 10.0  # Exponent p: half of the weight lies in the last 6 % of the examples

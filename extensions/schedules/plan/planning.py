@@ -43,7 +43,7 @@ from extensions.schedules.plan.of_trace import is_trace, of_curve, of_trace
 from extensions.schedules.plan.outcome import LearningRateRule, beyond, learning_rates, outcomes, verdict
 from extensions.schedules.plan.phases import PhaseEstimate, PhaseSource, steps_of
 from extensions.schedules.plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
-from extensions.schedules.plan.stages import allowed, best_constant, chosen, price_of, seconds
+from extensions.schedules.plan.stages import allowed, chosen, price_of, seconds
 
 FURTHEST = 4.0  # Largest budget as a multiple of the measured examples; a plan beyond it would be a guess
 
@@ -137,7 +137,9 @@ def _plan(
     stage_sizes = [stage.batch_size for stage in table.stages]
     rules, place = learning_rates(source, ask, stage_sizes)
     rule = None if place is None else rules[place]
-    plan_outcomes = outcomes(source, ask, table, rules, place or 0, best_constant(source, cost, sizes), config)
+    # the constant batch size of least cost, by the curve of the whole run if there is one
+    constant = int(sizes[np.argmin(steps_of(source.entire, sizes)[0].sum(axis=0) * cost)])
+    plan_outcomes = outcomes(source, ask, table, rules, place or 0, constant, config)
     last = [int(np.flatnonzero(of_phases == size)[-1]) for size in stage_sizes]
     counts = table.steps(budget)
     if not counts[0]:

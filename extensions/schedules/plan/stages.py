@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from analysis.estimate.time_curves import candidates
 from analysis.formatting import number, plural, shown
 from analysis.quantities import Array
@@ -17,7 +15,7 @@ from cbs.files import whole
 from cbs.registry.values import parse_amount
 from cbs.schedules.batch_size import RunSettings, of_table
 from cbs.trial.config import Schedule
-from extensions.schedules.plan.phases import PhaseSource, doubled, lower_ends, steps_of
+from extensions.schedules.plan.phases import PhaseSource, doubled, lower_ends
 from extensions.schedules.plan.plans import PlanRequest
 from extensions.schedules.trainers import read_schedule
 
@@ -211,9 +209,3 @@ def chosen(
     if len(sizes) > 1 and best[0] == sizes[0]:
         notes.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
     return best, notes
-
-
-def best_constant(source: PhaseSource, cost: Array, sizes: Array) -> int:
-    """Return the constant batch size of least cost, by the curve of the whole run if there is one."""
-    steps = steps_of(source.entire, sizes)[0].sum(axis=0)
-    return int(sizes[np.argmin(steps * cost)])

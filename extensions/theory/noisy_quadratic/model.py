@@ -71,9 +71,10 @@ class NoisyQuadratic:
         )
 
     @classmethod
-    def binned(cls, dimension: int, bins: int = 100) -> NoisyQuadratic:
-        """Return a model with curvature ``1/i`` rounded down to ``bins`` geometric values, as in the authors'
+    def binned(cls, dimension: int) -> NoisyQuadratic:
+        """Return a model with curvature ``1/i`` rounded down to a hundred geometric values, as in the authors'
         notebook."""
+        bins = 100
         values = np.geomspace(1.0, 1.0 / dimension, bins)
         index = np.searchsorted(-values, -cls.power_law(dimension).curvature).clip(max=bins - 1)
         count = np.bincount(index, minlength=bins).astype(float)
