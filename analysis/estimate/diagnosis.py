@@ -55,9 +55,9 @@ class Verdict(StrEnum):
 
 
 SUDDEN = 0.5  # A jump or kink of a greater probability is a verdict
-MOVES = 0.25  # Share of its interval by which an answer may move with the priors, or with the warmup
+MOVES = 0.25  # Share of its interval by which an answer may move with the priors, or with the warmup; by hand
 NOTABLE = 0.05  # Moves of ln B_crit up to this never matter
-WIDE = 10.0  # Ratio of the ends of an interval above which it is too wide to choose a batch size
+WIDE = 10.0  # Ratio of the ends of an interval above which it is too wide to choose a batch size; by hand
 
 # Below this number of seeds the noise of a run is known only from the distance of the points from the curve
 FEWEST_SEEDS = 2

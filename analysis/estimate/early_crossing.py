@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from analysis.quantities import Array
 
-_AROUND = 2.0  # Evaluations between the steps to target divided by this and times this are used
+_AROUND = 2.0  # Evaluations from the steps to target over this to times this are used: 35 at 4 % apart
 _FEWEST = 8  # Smallest number of evaluations from which their noise is estimated
 
 # If the trend changes by this many standard deviations from one evaluation to the next, the target is not crossed

@@ -99,7 +99,7 @@ NO_SECOND_MOMENT = frozenset({"adamax", "adan", "adasmooth", "aggmo", "dadaptada
 """Classes, beside sign methods, whose second beta is not the decay of squared gradients but that of a largest entry, of
 differences of gradients, of another momentum, or of weights."""
 
-_DEFAULT_LR = 1e-3  # Used where a class has no default learning rate
+_DEFAULT_LR = 1e-3  # Used where a class has no default learning rate; that of torch.optim.Adam
 
 # Powers of 2 by which a sweep multiplies the default learning rate of a class
 POWERS = range(-3, 4)

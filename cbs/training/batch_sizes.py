@@ -29,7 +29,7 @@ SEEN = ("seen_low", "seen", "seen_high")
 """Columns of the steps of closed-loop runs: the estimate and interval that the rule observed after a step at which it
 looked, NaN at all other steps."""
 
-_NOTHING = (math.nan,) * 3
+_NOTHING = (math.nan,) * 3  # One for each of SEEN
 
 LR_FACTOR = "lr_factor"  # Column of the steps of runs with a batch schedule: factor of the learning rate
 

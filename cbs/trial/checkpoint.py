@@ -13,7 +13,7 @@ from cbs.files import atomic_file, set_aside
 
 LEAST_SECONDS = 30.0  # Least time between two checkpoints of a trial; shorter trials never write one
 
-# Largest share of a trial's time that may be spent on writing checkpoints
+# Largest share of a trial's time that may be spent on writing checkpoints, chosen by hand
 SHARE = 0.05
 
 

@@ -47,7 +47,8 @@ from cbs.trial.trial_files import (
 MANIFEST = "sweep.json"
 LOCK = "sweep.lock"
 """Name of the file in a sweep's folder that exists while the sweep runs; its owner updates it regularly."""
-# Age of the lock file after which its owner counts as dead, where its process cannot be checked
+# Age of the lock file after which its owner counts as dead, where its process cannot be checked: 24 times the
+# `BEAT_SECONDS` after which an owner touches it, as file systems that are shared may hang.
 STALE_SECONDS = 120.0
 LAST_LINES = "last-lines.txt"
 
@@ -101,7 +102,7 @@ class Store:
         for part in (self.trials, self.root / "checkpoints", self.root / "kept", self.root / MANIFEST):
             refuse_links(self.root, part)
         with _writing(self.root):
-            there = next(place for place in (self.trials, *self.trials.parents) if place.exists())
+            there = next(folder for folder in (self.trials, *self.trials.parents) if folder.exists())
             # Tried, not asked: permissions say nothing of a full disk, a quota or a read-only mount.
             probe = there / f".tmp-{uuid.uuid4().hex}"
             probe.mkdir()
@@ -114,7 +115,7 @@ class Store:
         return sorted(
             path
             for path in paths
-            if not any(place.is_symlink() for place in itertools.takewhile(self.root.__ne__, path.parents))
+            if not any(folder.is_symlink() for folder in itertools.takewhile(self.root.__ne__, path.parents))
         )
 
     def damaged(self) -> list[Path]:

@@ -25,7 +25,8 @@ from cbs.trial.record import AT_BUDGET
 from extensions.budget.comparisons import Equivalence, Excess, Pair, SizeDoubling, doublings, equivalence, pair
 from extensions.budget.reading import Spent, side_by_side, spent
 
-# Default margin of a metric in nats; for other metrics it is the fraction `SHARE` of the best value
+# Default margin of a metric in nats, that of the published rule of `cbs local` (Merrill et al., arXiv 2505.23971); for
+# other metrics it is the fraction `SHARE` of the best value, by hand.
 NATS = 0.01
 SHARE = 0.01
 

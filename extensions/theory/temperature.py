@@ -34,7 +34,8 @@ from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.trial_files import read_steps
 
-# Factor by which the squared gradient may change within the second half of a run for it to count as settled
+# Factor by which the squared gradient may change within the second half of a run for it to count as settled;
+# chosen by hand.
 DRIFT = 1.2
 
 

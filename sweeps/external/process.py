@@ -13,7 +13,7 @@ from sweeps.external import guard
 
 OUTPUT = "output.log"  # File in the folder of a trial with standard output and standard error of the program
 
-GRACE = 10.0  # Seconds from SIGTERM to SIGKILL
+GRACE = 10.0  # Seconds from SIGTERM to SIGKILL, by hand
 
 # Bytes at the end of the output in which its last lines are looked for, and how many of them a message holds
 _TAIL, _LINES = 4096, 3

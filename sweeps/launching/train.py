@@ -98,7 +98,8 @@ def policy_of(
     raise ConfigError("no policy here narrows answers at equal budgets; leave --precision out and give --batch-sizes")
 
 
-# Seconds after which `--dry-run` gives up timing steps, and the least time it spends on timing them
+# Seconds after which `--dry-run` gives up timing steps, so that it takes half a minute at most with what comes after;
+# and the least time it spends on timing them, if the start alone took longer.
 DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0
 
 

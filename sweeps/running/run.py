@@ -16,7 +16,7 @@ from sweeps.spec.axes import Cell
 
 Outcome = TypeVar("Outcome")
 
-MAX_DEATHS = 2  # How often a trial whose process died is started again before it counts as FAILED
+MAX_DEATHS = 2  # How often a trial whose process died is started again; a third death is hardly chance, so it is FAILED
 MAX_LOSSES = 10  # How often a trial is started again after its node or worker was lost, which is hardly its own fault
 
 

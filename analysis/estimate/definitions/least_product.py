@@ -27,7 +27,7 @@ from analysis.quantities import Array
 from cbs.errors import ConfigError
 
 SPAN = 2.0  # The product is averaged from a batch size over this to one times this
-SHARE = 0.1  # By how much the product may exceed the least where a batch size is nearly as good
+SHARE = 0.1  # By how much the product may exceed the least where a batch size is nearly as good; by hand
 
 
 @DEFINITIONS.register("least_product")

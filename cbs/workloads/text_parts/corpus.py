@@ -18,7 +18,8 @@ import numpy as np
 
 from cbs.errors import DataError
 
-OPEN = 64  # Largest number of files that are open at a time; a mapped file uses one of the process's file descriptors
+# Largest number of files that are open at a time: each uses one of the process's file descriptors, usually 1024
+OPEN = 64
 
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"})
 """Folders that are not part of the library, or that some distributions of Python leave out."""
@@ -46,7 +47,7 @@ class TokenShards:
         self._ends = np.cumsum(lengths)
         self._start = start
         self._stop = int(self._ends[-1]) if stop is None else stop
-        self._shard = lru_cache(maxsize=OPEN)(lambda place: openers[place]())
+        self._shard = lru_cache(maxsize=OPEN)(lambda index: openers[index]())
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -60,12 +61,12 @@ class TokenShards:
         first, last, _ = part.indices(len(self))
         at, stop = self._start + first, self._start + max(first, last)
         pieces = []
-        place = int(np.searchsorted(self._ends, at, side="right"))
+        index = int(np.searchsorted(self._ends, at, side="right"))
         while at < stop:
-            begin = int(self._ends[place]) - self._lengths[place]
-            pieces.append(self._shard(place)[at - begin : stop - begin])
-            at = int(self._ends[place])
-            place += 1
+            begin = int(self._ends[index]) - self._lengths[index]
+            pieces.append(self._shard(index)[at - begin : stop - begin])
+            at = int(self._ends[index])
+            index += 1
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=self._shard(0).dtype)
 
     def windows(self, starts: np.ndarray, length: int) -> np.ndarray:

@@ -24,6 +24,7 @@ PAPER = "Zhang et al. 2024, arXiv 2410.21676"
 # Width, layers, parameters without embeddings, and the loss after 20 tokens for each parameter
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
 
+# Of the tiny scale, not from the paper: widths around the default model's 32, and losses on its text
 WIDTHS, TARGETS = (16, 32, 64), (2.9, 2.8, 2.65)
 
 

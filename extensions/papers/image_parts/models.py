@@ -19,8 +19,8 @@ SMALL = 64  # Largest image, in pixels across, for which the CIFAR form of a mod
 NORMS = ("batch", "group", "none")
 GROUP_CHANNELS = 16  # Channels per group of a GroupNorm (Wu & He 2018, arXiv 1803.08494, table 3)
 
-BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 # Blocks per stage of the ResNets of He et al. 2016 (arXiv 1512.03385, table 1).
+BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 # Convolutions per stage of Simonyan & Zisserman 2015 (arXiv 1409.1556, table 1)
@@ -173,8 +173,8 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(*stem)
         blocks = []
         for stage, (count, width) in enumerate(zip(stages, widths[1:], strict=True)):
-            for place in range(count):
-                blocks.append(block(inputs, width, 2 if stage and not place else 1, norm))
+            for index in range(count):
+                blocks.append(block(inputs, width, 2 if stage and not index else 1, norm))
                 inputs = width * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.last = nn.Identity() if before else nn.Sequential(normalised(norm, inputs), nn.ReLU())

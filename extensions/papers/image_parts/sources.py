@@ -29,6 +29,7 @@ from extensions.papers.image_parts.formats import load_images
 LabelledImages = tuple[Tensor, Tensor]
 """Images ``[examples, channels, size, size]``, as numbers between 0 and 1 (bytes in fixed sets), and their classes."""
 
+# By hand: drawn sets of this size tell an accuracy of 95 % to .7 %. Of given images as many as MNIST and CIFAR hold out
 GLYPHS_HELD_OUT = 1024
 PATCHES_HELD_OUT = 1024
 MOST_HELD_OUT = 10_000
@@ -166,11 +167,12 @@ CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 EM = 0.8  # Size of a font relative to the image
 MIDDLE = 0.26  # Height above the baseline, relative to the font size, that is placed in the middle of the image
 
-# Sample points per pixel and direction when an outline is filled
+# Sample points per pixel and direction when an outline is filled: 65 shades of grey
 FINE = 8
 
 PIECES = 8  # Number of line segments that approximate a curve
 
+# Most that a glyph is turned, and shifted as a share of the image; by hand: a font leaves a tenth on either side
 TURN = math.radians(20.0)
 SHIFT = 0.1
 
@@ -187,7 +189,7 @@ def glyph_bitmaps(size: int, classes: int) -> Tensor:
         from fontTools.ttLib import TTFont, TTLibError
     folder = matplotlib_data("fonts/ttf")
     bitmaps = np.empty((classes, len(FACES), size, size), dtype=np.float32)
-    for place, face in enumerate(FACES):
+    for index, face in enumerate(FACES):
         try:
             font = TTFont(folder / face, lazy=True)
             glyphs, names, em = font.getGlyphSet(), font.getBestCmap(), font["head"].unitsPerEm
@@ -195,7 +197,7 @@ def glyph_bitmaps(size: int, classes: int) -> Tensor:
         except (OSError, KeyError, TTLibError) as error:
             raise DataError(f"{folder / face}: cannot be read ({error}); install matplotlib again") from None
         for label, segments in enumerate(outlines):
-            bitmaps[label, place] = fill(_placed(segments / em, size), size)
+            bitmaps[label, index] = fill(_placed(segments / em, size), size)
     return torch.from_numpy(bitmaps)
 
 

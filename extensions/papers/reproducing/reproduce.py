@@ -27,7 +27,7 @@ from sweeps.spec.overrides import override
 VERDICTS = "verdicts.json"
 """File with the verdicts, in the folder of a recipe, see :meth:`Reproduction.to_json`."""
 
-SCHEMA = 2
+SCHEMA = 2  # Raised when a key changes its name or meaning; older files are refused
 DRAWN = (".png", ".pdf")
 
 

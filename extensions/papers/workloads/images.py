@@ -17,6 +17,7 @@ from extensions.papers.image_parts.models import build_classifier
 from extensions.papers.image_parts.sources import ImageSource, LabelledImages, data_source, glyph_source
 
 METRICS = ("loss", "accuracy")
+# Default targets, chosen by hand: an accuracy; or a loss, as a share of the ln(classes) of guessing
 ACCURACY_TARGET = 0.95
 LOSS_TARGET_SHARE = 0.1
 
