@@ -72,7 +72,7 @@ def whole(path: Path, times: float = 10.0) -> Path:
     return path
 
 
-def move(path: Path, place: Path) -> None:
+def move(path: Path, to: Path) -> None:
     """Rename a file or folder; copy and delete a folder that the system cannot rename, as in a container, whose file
     system has layers.
 
@@ -80,14 +80,14 @@ def move(path: Path, place: Path) -> None:
         OSError: if it can do neither; ``path`` is then still there.
     """
     try:
-        path.rename(place)
+        path.rename(to)
     except OSError as error:
         if error.errno != errno.EXDEV or not path.is_dir():
             raise
         try:
-            shutil.copytree(path, place, symlinks=True)
+            shutil.copytree(path, to, symlinks=True)
         except OSError:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(to, ignore_errors=True)
             raise
         shutil.rmtree(path)
 
@@ -116,11 +116,11 @@ def refuse_links(root: Path, path: Path) -> None:
     Raises:
         ResultsError: naming the link.
     """
-    for place in (path, *path.parents):
-        if place == root:
+    for folder in (path, *path.parents):
+        if folder == root:
             return
-        if place.is_symlink():
-            raise ResultsError(f"{place} is a symbolic link, nothing is written through it; remove it")
+        if folder.is_symlink():
+            raise ResultsError(f"{folder} is a symbolic link, nothing is written through it; remove it")
 
 
 @contextlib.contextmanager

@@ -193,21 +193,21 @@ def standings(drawn: Array, margin: float, confidence: float) -> Standings:
     """
     tail, count = 0.5 - confidence / 2, drawn.shape[1]
     low, high, may_be_best = np.zeros(count), np.zeros(count), np.ones(count, dtype=bool)
-    for place in range(count) if count > 1 else ():
-        apart = drawn[:, [place]] - np.delete(drawn, place, axis=1)
-        high[place] = max(0.0, float(np.quantile(apart, 1 - tail, axis=0).max()))
+    for index in range(count) if count > 1 else ():
+        apart = drawn[:, [index]] - np.delete(drawn, index, axis=1)
+        high[index] = max(0.0, float(np.quantile(apart, 1 - tail, axis=0).max()))
         # two conditions may be drawn alike, and 0 would divide
         middle, spread = apart.mean(axis=0), np.maximum(apart.std(axis=0), 1e-300)
         farthest, one_sided = np.quantile(((apart - middle) / spread).min(axis=1), [tail, 2 * tail])
-        low[place] = max(0.0, float((middle + farthest * spread).max()))
-        may_be_best[place] = (middle + one_sided * spread).max() <= 0
+        low[index] = max(0.0, float((middle + farthest * spread).max()))
+        may_be_best[index] = (middle + one_sided * spread).max() <= 0
     high, best = np.maximum(high, low), int(np.median(drawn, axis=0).argmin())
     found = [Standing.WORSE if each > margin else Standing.UNKNOWN for each in low]
     for side in (range(best, count), range(best, -1, -1)):
-        for place in side:
-            if not high[place] < margin:
+        for index in side:
+            if not high[index] < margin:
                 break
-            found[place] = Standing.EQUAL
+            found[index] = Standing.EQUAL
     return Standings(best=best, low=low, high=high, may_be_best=may_be_best, standings=tuple(found))
 
 

@@ -144,9 +144,9 @@ def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
     freedom = max(1.0, sum(count - 1 for count in several if count > 1) / 2)
     # beside a far seed the others look far as well, so only the farthest one is kept
     farthest: dict[int, tuple[int, float]] = {}
-    for place, row in enumerate(logs):
-        missed = np.isfinite(found[place].floors) & np.isnan(row)
-        ran = np.where(missed, found[place].floors, row)
+    for index, row in enumerate(logs):
+        missed = np.isfinite(found[index].floors) & np.isnan(row)
+        ran = np.where(missed, found[index].floors, row)
         for column in np.flatnonzero(np.isfinite(ran)):
             siblings = np.delete(row, column)
             siblings = siblings[np.isfinite(siblings)]
@@ -158,5 +158,5 @@ def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
             slower = distance > 0 or not missed[column]  # a run that was stopped early may be as fast as the others
             if slower and abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
                 far_seed = int(column), math.exp(distance)
-                farthest[place] = max(far_seed, farthest.get(place, far_seed), key=lambda seed: abs(math.log(seed[1])))
+                farthest[index] = max(far_seed, farthest.get(index, far_seed), key=lambda seed: abs(math.log(seed[1])))
     return farthest

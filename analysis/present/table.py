@@ -223,13 +223,13 @@ def latex(table: Table, *, fits: bool = False) -> str:
     headings = [column.latex or column.heading.translate(ESCAPED) for column in table.columns]
     texts = [[" ".join(filter(None, cell)) for cell in row] for row in table.cells()]
     lengths = [max(map(len, cells)) for cells in zip([c.heading for c in table.columns], *texts, strict=True)]
-    long = [place for place, column in enumerate(table.columns) if column.words and lengths[place] > _SHORT]
+    long = [index for index, column in enumerate(table.columns) if column.words and lengths[index] > _SHORT]
     letters = ["l" if column.words else "r" for column in table.columns]
     spare = _TEXT_COLUMN - _BETWEEN * len(letters) - _LETTER * sum(lengths)
     if fits and spare < 0:
-        total = sum(lengths[place] for place in long)
-        for place in long:
-            letters[place] = f"p{{{max(_LETTER * _SHORT, lengths[place] * (_LETTER + spare / total)):.0f}pt}}"
+        total = sum(lengths[index] for index in long)
+        for index in long:
+            letters[index] = f"p{{{max(_LETTER * _SHORT, lengths[index] * (_LETTER + spare / total)):.0f}pt}}"
     cells = [[text.translate(ESCAPED) for text in row] for row in texts]
     if fits:
         cells = [[_BREAK.sub(r"\g<0>\\allowbreak{}", text) for text in row] for row in cells]

@@ -51,10 +51,10 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     alike = {row: key for row, key in keys.items() if row in curves}
     owners = dict(zip(trials.index, zip(trials["sweep"], map(str, trials["choice"]), strict=True), strict=True))
     copies: list[Any] = []
-    for place, (name, (words, meaning)) in enumerate(_MEANT.items(), start=1):
+    for index, (name, (words, meaning)) in enumerate(_MEANT.items(), start=1):
         twins: dict[Any, dict[Any, LoggedPoints]] = {}
         for row, key in alike.items():
-            others = (*key[:place], *key[place + 1 :], curves[row][:FEWEST])
+            others = (*key[:index], *key[index + 1 :], curves[row][:FEWEST])
             twins.setdefault(others, {})[row] = curves[row]
         same = dict(same_trials for part in twins.values() if len(part) > 1 for same_trials in _same(part))
         if name == "seed":
@@ -131,12 +131,12 @@ def _curve(steps: Sequence[Any], values: Sequence[Any]) -> LoggedPoints:
 def _same(curves: Mapping[Any, LoggedPoints]) -> Iterator[tuple[Any, bool]]:
     """Yield the labels of curves that continue like another one, and whether that one is longer, or equally long and
     earlier."""
-    for place, (row, curve) in enumerate(curves.items()):
+    for index, (row, curve) in enumerate(curves.items()):
         like = [
             (at, len(other)) for at, other in enumerate(curves.values()) if other[: len(curve)] == curve[: len(other)]
         ]
         if len(like) > 1:
-            yield row, any(length > len(curve) or (length == len(curve) and at < place) for at, length in like)
+            yield row, any(length > len(curve) or (length == len(curve) and at < index) for at, length in like)
 
 
 # Fraction of the steps of the longest trial of a batch size below which a trial ended early; the last evaluations may

@@ -161,10 +161,10 @@ class StepTimeTable:
         sizes = np.asarray(batch_sizes, dtype=float)
         logs = np.zeros((count, *sizes.shape))
         x = np.log([row.batch_size * (devices / nearest) for row in rows])
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if row.interval is None or row.repetitions < 2:
                 continue
-            share = np.interp(np.log(sizes), x, np.eye(len(rows))[place])
+            share = np.interp(np.log(sizes), x, np.eye(len(rows))[index])
             # the same row gets the same draws in every call
             about = zlib.crc32(f"{row.optimizer} {row.devices} {row.batch_size}".encode())
             draws = np.random.default_rng((seed, about)).standard_t(row.repetitions - 1, count)

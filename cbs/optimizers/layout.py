@@ -140,9 +140,9 @@ def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not outputs and not any(_weight(module) is table for _, module in linears for table in tables):
         vocabulary = max(map(len, tables), default=0)
-        for place, (name, module) in enumerate(linears, 1):
+        for index, (name, module) in enumerate(linears, 1):
             numbered = any(part.isdigit() for part in name.split("."))
-            if module.out_features == vocabulary and (place == len(linears) or not numbered):
+            if module.out_features == vocabulary and (index == len(linears) or not numbered):
                 outputs[id(_weight(module))] = True
     return outputs
 

@@ -183,7 +183,7 @@ def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: st
 
 def _width(entry: Route, shape: tuple[int, ...], before: tuple[int, ...]) -> Width:
     """Return the width of a parameter whose shape differs from that in the base model."""
-    changed = [place for place, (now, then) in enumerate(zip(shape, before, strict=True)) if now != then]
+    changed = [index for index, (now, then) in enumerate(zip(shape, before, strict=True)) if now != then]
     first = 1 if entry.kind == "experts" else 0
     rows = entry.kind == "output layer" or (entry.kind == "embedding" and not entry.guessed)
     if len(changed) == 1 and entry.kind == "not a matrix":
@@ -220,12 +220,12 @@ def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer
 def _split(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str, Any]]:
     """Return the group, reduced to the parameters with the first factor, and a copy for each further factor."""
     members: dict[float, list[int]] = {}
-    for place, param in enumerate(group["params"]):
-        members.setdefault(factors.get(id(param), 1.0), []).append(place)
+    for index, param in enumerate(group["params"]):
+        members.setdefault(factors.get(id(param), 1.0), []).append(index)
     lists = {key: group[key] for key in ("params", "param_names") if key in group}
     parts = [group, *({**group} for _ in range(len(members) - 1))]
     for part, (factor, places) in zip(parts, members.items(), strict=True):
-        part.update({key: [every[place] for place in places] for key, every in lists.items()})
+        part.update({key: [every[index] for index in places] for key, every in lists.items()})
         if factor != 1.0:
             part["lr"] = part["lr"] * factor
     return parts

@@ -198,14 +198,14 @@ def split(inside: str, whole: str, mark: str = ",") -> list[str]:
         ConfigError: if brackets or quotes do not match, or a part is empty.
     """
     parts, depth, start = [], list[str](), 0
-    for place, character in _outside_quotes(inside, whole):
+    for index, character in _outside_quotes(inside, whole):
         if character in _CLOSING:
             depth.append(_CLOSING[character])
         elif character in _CLOSING.values() and (not depth or depth.pop() != character):
             raise ConfigError(f"{whole!r}: {character!r} has no opening bracket")
         elif character == mark and not depth:
-            parts.append(inside[start:place])
-            start = place + 1
+            parts.append(inside[start:index])
+            start = index + 1
     if depth:
         raise ConfigError(f"{whole!r}: {depth[-1]!r} is missing")
     parts += [inside[start:]] if inside[start:].strip() else []
@@ -216,16 +216,16 @@ def split(inside: str, whole: str, mark: str = ",") -> list[str]:
 
 def _outside_quotes(text: str, whole: str) -> Iterator[tuple[int, str]]:
     """Yield positions and characters outside quotes."""
-    place = 0
-    while place < len(text):
-        if text[place] not in "\"'":
-            yield place, text[place]
-            place += 1
+    index = 0
+    while index < len(text):
+        if text[index] not in "\"'":
+            yield index, text[index]
+            index += 1
             continue
-        quoted = _QUOTED.match(text, place)
+        quoted = _QUOTED.match(text, index)
         if quoted is None:
             raise ConfigError(f"{whole!r}: a quote is not closed")
-        place = quoted.end()
+        index = quoted.end()
 
 
 T = TypeVar("T")

@@ -49,15 +49,15 @@ def intervals_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     given."""
     everywhere: list[str] = []
     others = list(arguments)
-    place = 0
-    while place < len(others) and others[place] != "--":
-        name, equals, _ = others[place].partition("=")
+    index = 0
+    while index < len(others) and others[index] != "--":
+        name, equals, _ = others[index].partition("=")
         count = 1 if equals else 2
         if name in INTERVALS_ANYWHERE:
-            everywhere += others[place : place + count]
-            del others[place : place + count]
+            everywhere += others[index : index + count]
+            del others[index : index + count]
         else:
-            place += 1
+            index += 1
     return everywhere, others
 
 

@@ -62,7 +62,7 @@ def within(package: str) -> list[Folder]:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"no package {package!r}")
-    return _folders(package, [Path(place) for place in spec.submodule_search_locations])
+    return _folders(package, [Path(folder) for folder in spec.submodule_search_locations])
 
 
 @functools.cache
@@ -114,6 +114,6 @@ def load(module: str) -> ModuleType:
         raise ConfigError(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
-def _folders(package: str, places: list[Path]) -> list[Folder]:
-    inner = [(place, each) for place in places for each in pkgutil.iter_modules([str(place)]) if each.ispkg]
-    return [Folder(each.name, f"{package}.{each.name}", place / each.name) for place, each in inner]
+def _folders(package: str, folders: list[Path]) -> list[Folder]:
+    inner = [(folder, each) for folder in folders for each in pkgutil.iter_modules([str(folder)]) if each.ispkg]
+    return [Folder(each.name, f"{package}.{each.name}", folder / each.name) for folder, each in inner]

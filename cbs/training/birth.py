@@ -149,10 +149,10 @@ def load_weights(
     if not keeps:
         return
     options = OPTIMIZERS[config.optimizer.name].defaults
-    for place, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+    for index, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         for key, value in own.items():
             # Values that training changed are state; all others are options, which the configuration sets.
-            changed = key not in options if at_start is None else group.get(key) != at_start[place].get(key)
+            changed = key not in options if at_start is None else group.get(key) != at_start[index].get(key)
             if key in _SET_BY_BATCH_SIZE or key not in group or not changed:
                 group[key] = value
 

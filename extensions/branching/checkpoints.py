@@ -172,19 +172,19 @@ def _training(branches: TunedBranches) -> BranchLosses:
     """Return the smoothed training loss of every branch; infinity if it diverged."""
     window, used = branches.branched.window, np.unique(branches.rows[branches.rows >= 0])
     values = branches.branched.trials["loss"].to_numpy(float, copy=True)
-    for place in used[np.isfinite(values[used])]:
-        row = branches.branched.trials.iloc[place]
+    for index in used[np.isfinite(values[used])]:
+        row = branches.branched.trials.iloc[index]
         columns, _ = read_steps(Path(row["folder"]) / "steps.parquet")
         last = round(window / row["batch_size"])
-        values[place] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
+        values[index] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
     return branches.arranged(values)
 
 
 def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
     """Return the simple and the matched noise scale of the branches whose batch size is nearest to that of the trunk,
     measured over the second half of their steps, and the name of the geometry."""
-    for place in np.argsort(np.abs(np.log(branches.factors)), kind="stable"):
-        own = branches.of_factor(int(place))
+    for index in np.argsort(np.abs(np.log(branches.factors)), kind="stable"):
+        own = branches.of_factor(int(index))
         own = own[np.isfinite(own["loss"])]
         if len(own):
             recorded = [read_steps(Path(folder) / "steps.parquet") for folder in own["folder"]]
@@ -268,15 +268,15 @@ def _near_divergence(branches: TunedBranches, found: LocalFactor, curve: FactorC
     factors, values = curve.factors, curve.losses
     count = np.isfinite(values).sum(axis=1)
     after, last = np.minimum(np.searchsorted(factors, (found.factor.value or math.inf, high)), len(factors) - 1)
-    below = [place for place in range(max(after - 1, 1)) if count[place] > 1]
-    usual = float(np.median([np.nanvar(values[place], ddof=1) for place in below])) if below else 0.0
-    for place in range(max(after - 1, 1), last + 1):
-        if count[place] < 2 or not usual:
+    below = [index for index in range(max(after - 1, 1)) if count[index] > 1]
+    usual = float(np.median([np.nanvar(values[index], ddof=1) for index in below])) if below else 0.0
+    for index in range(max(after - 1, 1), last + 1):
+        if count[index] < 2 or not usual:
             continue
-        ratio = float(np.nanvar(values[place], ddof=1)) / usual
-        if fdtrc(count[place] - 1, min(count[below]) - 1, ratio) < _UNLIKE:
+        ratio = float(np.nanvar(values[index], ddof=1)) / usual
+        if fdtrc(count[index] - 1, min(count[below]) - 1, ratio) < _UNLIKE:
             return (
-                f"losses at factor {number_of(factors[place])} scatter {math.sqrt(ratio):.0f} times as far over seeds "
+                f"losses at factor {number_of(factors[index])} scatter {math.sqrt(ratio):.0f} times as far over seeds "
                 "as those of smaller ones, so that intervals are too narrow: try lower learning rates, or more seeds"
             )
     return ""

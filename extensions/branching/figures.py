@@ -17,19 +17,19 @@ from extensions.branching.tables import rows
 _SHOWN = 6.0  # Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case
 
 
-def _about(found: LocalBatchSizes, curve: LocalCurve, scope: LocalScope) -> dict[str, Any]:
+def _about(result: LocalBatchSizes, curve: LocalCurve, scope: LocalScope) -> dict[str, Any]:
     names = ("workload", "example_unit", "tokens_per_example", "metric_unit", "tolerance")
     about = {name: getattr(scope, name) for name in names}
-    return about | {"confidence": found.config.confidence, "optimizer": curve.optimizer}
+    return about | {"confidence": result.config.confidence, "optimizer": curve.optimizer}
 
 
-def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
+def compute_losses(result: LocalBatchSizes) -> pd.DataFrame:
     """Return a row per branch that can be compared and a row per k*; the column ``kind`` distinguishes them."""
     table: list[dict[str, Any]] = []
-    for each, curve, scope in rows(found):
+    for each, curve, scope in rows(result):
         where = f"{number(each.examples)} {scope.example_unit}s"
-        about = _about(found, curve, scope)
-        about["panel"] = f"{scope.workload}, {where}" if len(found.scopes) > 1 else where
+        about = _about(result, curve, scope)
+        about["panel"] = f"{scope.workload}, {where}" if len(result.scopes) > 1 else where
         for at in each.factors:
             if at.excess.value is not None:
                 low, high = at.excess.interval
@@ -79,17 +79,17 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     axes.legend(handles=key, loc="upper left", frameon=False, fontsize=style.SMALL)
 
 
-def compute_curve(found: LocalBatchSizes) -> pd.DataFrame:
+def compute_curve(result: LocalBatchSizes) -> pd.DataFrame:
     """One row per optimizer, checkpoint and kind, with its interval: ``local``, ``published``, and the noise
     ``scale`` in the geometry of the optimizer."""
     table: list[dict[str, Any]] = []
-    for each, curve, scope in rows(found):
+    for each, curve, scope in rows(result):
         if not each.examples:
             continue  # no place on a logarithmic axis
         matched = each.matched_geometry not in ("", "l2")
         scale = each.matched_noise_scale if matched else each.noise_scale
-        about = _about(found, curve, scope)
-        about["panel"] = f"{scope.workload}, {curve.optimizer}" if len(found.scopes) > 1 else curve.optimizer
+        about = _about(result, curve, scope)
+        about["panel"] = f"{scope.workload}, {curve.optimizer}" if len(result.scopes) > 1 else curve.optimizer
         for kind, found_here in {
             "local": each.critical_batch_size,
             "published": each.published,

@@ -197,9 +197,9 @@ class TunedBranches:
         """Return values of the trials at the best learning rates; NaN where there is no branch."""
         return BranchLosses(self.factors, np.where(self.rows >= 0, values[self.rows], np.nan))
 
-    def of_factor(self, place: int) -> pd.DataFrame:
+    def of_factor(self, index: int) -> pd.DataFrame:
         """Return the trials of one factor at its best learning rate."""
-        return self.branched.trials.iloc[self.rows[self.rows[:, place] >= 0, place]]
+        return self.branched.trials.iloc[self.rows[self.rows[:, index] >= 0, index]]
 
     def curve(
         self, column: str, config: AnalysisConfig, seed: int, lenders: list[FactorCurve] | None = None

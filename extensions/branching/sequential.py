@@ -90,27 +90,27 @@ def next_branches(
     factors, count = branches.factors, len(branches.factors)
     noise = _noises([*earlier, branches])
     states = [BranchState.RECOVERED]
-    states += [_state(branches, place, noise, tolerance, error / 2, most_seeds) for place in range(1, count)]
+    states += [_state(branches, index, noise, tolerance, error / 2, most_seeds) for index in range(1, count)]
     there = np.zeros((most_seeds, count), dtype=bool)
     there[: len(branches.losses)] = ~np.isnan(branches.losses[:most_seeds])
     absent = ~(there & there[:, [0]])
     lost_to_all = np.isposinf(branches.losses[~np.isnan(branches.losses[:, 0]), 0])
-    for place in range(1, count):
+    for index in range(1, count):
         # no seed is left, or the smallest factor diverged with all seeds
-        untold = not absent[:, place].any() or (len(lost_to_all) and lost_to_all.all())
-        if states[place] is BranchState.OPEN and untold:
-            states[place] = BranchState.UNTOLD
-    last = max(place for place, state in enumerate(states) if state is BranchState.RECOVERED)
-    lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
+        untold = not absent[:, index].any() or (len(lost_to_all) and lost_to_all.all())
+        if states[index] is BranchState.OPEN and untold:
+            states[index] = BranchState.UNTOLD
+    last = max(index for index, state in enumerate(states) if state is BranchState.RECOVERED)
+    lost = next((index for index in range(last + 1, count) if states[index] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
-    waiting = [place for place in range(last + 1, lost) if states[place] is BranchState.OPEN]
+    waiting = [index for index in range(last + 1, lost) if states[index] is BranchState.OPEN]
     near = last > 0 and lost < count and factors[lost] <= _NEAR * factors[last]
     if near or not waiting:
         return NextBranches(states=tuple(states), between=between)
-    untold = max((place for place in range(last + 1, lost) if states[place] is BranchState.UNTOLD), default=0)
+    untold = max((index for index in range(last + 1, lost) if states[index] is BranchState.UNTOLD), default=0)
     at = _where(factors, waiting, last, lost, untold, guess)
     seed = int(absent[:, at].argmax())
-    run = tuple(place for place in (0, at) if not there[seed, place])
+    run = tuple(index for index in (0, at) if not there[seed, index])
     return NextBranches(run=run, seed=seed, states=tuple(states), between=between)
 
 
@@ -118,15 +118,15 @@ def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold:
     """Return the index of the factor to test next, one of ``waiting``: so far from k* that few seeds decide."""
     if lost < len(factors):
         wanted = math.sqrt(factors[last] * factors[lost]) if last else factors[lost] / _NEAR
-        return min(waiting, key=lambda place: (round(abs(math.log(factors[place] / wanted)), 6), place))
-    beyond = [place for place in waiting if place > untold]
+        return min(waiting, key=lambda index: (round(abs(math.log(factors[index] / wanted)), 6), index))
+    beyond = [index for index in waiting if index > untold]
     least = _NEAR * factors[last] if last else factors[untold] if untold else math.sqrt(2) * guess
-    return next((place for place in beyond if factors[place] >= least), (beyond or waiting)[-1])
+    return next((index for index in beyond if factors[index] >= least), (beyond or waiting)[-1])
 
 
-def _apart(branches: BranchLosses, place: int) -> Array:
+def _apart(branches: BranchLosses, index: int) -> Array:
     """Return the differences of the loss from that of the smallest factor, for seeds at which both are finite."""
-    apart = branches.losses[:, place] - branches.losses[:, 0]
+    apart = branches.losses[:, index] - branches.losses[:, 0]
     return np.asarray(apart[np.isfinite(apart)])
 
 
@@ -141,15 +141,15 @@ def _noises(checkpoints: Iterable[BranchLosses]) -> Array:
     return np.array(found).reshape(-1, 3)
 
 
-def _state(branches: BranchLosses, place: int, noise: Array, tolerance: float, level: float, most: int) -> BranchState:
+def _state(branches: BranchLosses, index: int, noise: Array, tolerance: float, level: float, most: int) -> BranchState:
     """Return the state of the sequential test of one factor, which did not decide before the last seed."""
-    if np.isposinf(branches.losses[:, place]).any():
+    if np.isposinf(branches.losses[:, index]).any():
         return BranchState.LOST
-    apart = _apart(branches, place)
+    apart = _apart(branches, index)
     count = len(apart)
     if not count:
         return BranchState.OPEN
-    log = math.log(branches.factors[place] / branches.factors[0])
+    log = math.log(branches.factors[index] / branches.factors[0])
     # the noise of a difference grows with the distance of the factors: its variance in proportion to the logarithm
     squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0])
     total, freedom = float(squares.sum()), float(noise[:, 2].sum())
@@ -253,7 +253,7 @@ class CheckpointTest:
         if self._failed or not answer.run:
             return None
         sizes = list(self._factors)
-        wanted, seed = tuple(sizes[place] for place in answer.run), self._every.axes.seeds[answer.seed]
+        wanted, seed = tuple(sizes[index] for index in answer.run), self._every.axes.seeds[answer.seed]
         return self._every.replace(batch_sizes=wanted, seeds=(seed,))
 
     def add(self, search: Search) -> None:

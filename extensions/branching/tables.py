@@ -20,19 +20,17 @@ MOST = 9
 
 
 @presentation.register
-def _(found: LocalBatchSizes) -> Presentation:
-    tables = {"checkpoints": checkpoints(found), "averages": averages(found), "pairs": pairs(found)}
+def _(result: LocalBatchSizes) -> Presentation:
+    tables = {"checkpoints": checkpoints(result), "averages": averages(result), "pairs": pairs(result)}
     wide = list(tables.values())
-    curves = [(name, curve, table) for name, curve, table in _curves(found)]
+    curves = [(name, curve, table) for name, curve, table in _curves(result)]
     tables |= {f"curve-{name}": table for name, _, table in curves}
-    level = percent(found.config.confidence)
-    then = [
-        f"cbs schedule plan {shlex.quote(f'{found.folder}/curve-{name}.csv')} --budget {curve.checkpoints[-1].examples}"
-        for name, curve, table in curves
-        if found.folder and len(table.rows) > 1
-    ]
+    level = percent(result.config.confidence)
+    planned = [(shlex.quote(f"{result.folder}/curve-{name}.csv"), curve) for name, curve, table in curves
+               if result.folder and len(table.rows) > 1]  # fmt: skip
+    then = [f"cbs schedule plan {file} --budget {curve.checkpoints[-1].examples}" for file, curve in planned]
     return Presentation(
-        shown=[at_a_glance(found, f"[{level} % interval]"), *found.notes],
+        shown=[at_a_glance(result, f"[{level} % interval]"), *result.notes],
         wide=[*wide, f"every interval {level} %"],
         then=then[:1],
         tables=tables,
@@ -41,19 +39,19 @@ def _(found: LocalBatchSizes) -> Presentation:
     )
 
 
-def at_a_glance(found: LocalBatchSizes, said: str) -> Table:
+def at_a_glance(result: LocalBatchSizes, said: str) -> Table:
     """Return a table with one row per optimizer and checkpoint, of no more than :data:`MOST` checkpoints, the first and
     the last of every optimizer among them."""
-    every = [(curve, scope) for scope in found.scopes for curve in scope.curves]
+    every = [(curve, scope) for scope in result.scopes for curve in scope.curves]
     rows = []
     for curve, scope in every:
         last = len(curve.checkpoints) - 1
-        places = np.linspace(0, last, min(last + 1, max(2, MOST // len(every))))
-        rows += [(curve.checkpoints[round(place)], curve, scope) for place in places]
+        indices = np.linspace(0, last, min(last + 1, max(2, MOST // len(every))))
+        rows += [(curve.checkpoints[round(index)], curve, scope) for index in indices]
     count = sum(len(curve.checkpoints) for curve, _ in every)
     columns = (
-        *_about(found),
-        Column("", "examples", _units(found)),
+        *_about(result),
+        Column("", "examples", _units(result)),
         Column("", "loss", "loss", text=lambda value: number(value, 4)),
         Column("", "critical_batch_size.value", "B_local", "critical_batch_size.interval"),
         Column("", "verdict", "verdict", left=True),
@@ -61,30 +59,30 @@ def at_a_glance(found: LocalBatchSizes, said: str) -> Table:
     lines = [f"{len(rows)} of {count} checkpoints: --wide shows all"] if len(rows) < count else []
     doubts = dict.fromkeys(each.advice for each, *_ in rows if each.verdict is not Verdict.OK and each.advice)
     lines += list(doubts)[:1]
-    return Table(columns=columns, rows=rows, title=_title(found, said), lines=lines)
+    return Table(columns=columns, rows=rows, title=_title(result, said), lines=lines)
 
 
-def _title(found: LocalBatchSizes, said: str = "") -> str:
-    tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
-    title = f"Local critical batch size in {_units(found)}: up to which a branch does not fall behind ({tolerance})"
+def _title(result: LocalBatchSizes, said: str = "") -> str:
+    tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in result.scopes))
+    title = f"Local critical batch size in {_units(result)}: up to which a branch does not fall behind ({tolerance})"
     return f"{title} {said}".rstrip()
 
 
-def rows(found: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
+def rows(result: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
     """Return every checkpoint with its curve and scope."""
-    return [(each, curve, scope) for scope in found.scopes for curve in scope.curves for each in curve.checkpoints]
+    return [(each, curve, scope) for scope in result.scopes for curve in scope.curves for each in curve.checkpoints]
 
 
-def _about(found: LocalBatchSizes) -> tuple[Column, ...]:
-    several = len({scope.workload for scope in found.scopes}) > 1
+def _about(result: LocalBatchSizes) -> tuple[Column, ...]:
+    several = len({scope.workload for scope in result.scopes}) > 1
     return (
         Column("workload", heading="workload" if several else "", name=True),
         Column("optimizer", heading="optimizer", name=True),
     )
 
 
-def _units(found: LocalBatchSizes) -> str:
-    units = {f"{scope.example_unit}s" for scope in found.scopes}
+def _units(result: LocalBatchSizes) -> str:
+    units = {f"{scope.example_unit}s" for scope in result.scopes}
     return units.pop() if len(units) == 1 else "examples"
 
 
@@ -92,10 +90,10 @@ def _tokens(value: float | None, scope: LocalScope) -> float | None:
     return None if value is None or scope.tokens_per_example is None else value * scope.tokens_per_example
 
 
-def checkpoints(found: LocalBatchSizes) -> Table:
+def checkpoints(result: LocalBatchSizes) -> Table:
     """Return a table with one row per optimizer and checkpoint."""
-    every, unit = rows(found), _units(found)
-    tokens = any(scope.tokens_per_example for scope in found.scopes)
+    every, unit = rows(result), _units(result)
+    tokens = any(scope.tokens_per_example for scope in result.scopes)
     noise = any(each.noise_scale.measured for each, *_ in every)
     matched = noise and any(each.matched_geometry not in ("", PLAIN) for each, *_ in every)
 
@@ -104,7 +102,7 @@ def checkpoints(found: LocalBatchSizes) -> Table:
         return DASH if low is None else f"{number(low)} to {DASH if high is None else number(high)}"
 
     columns = (
-        *_about(found),
+        *_about(result),
         Column("examples", heading=unit),
         Column("tokens", lambda each, _, scope: _tokens(each.examples, scope), "tokens" if tokens else "", text=number),
         Column("loss", heading="loss", text=lambda value: number(value, 4)),
@@ -137,18 +135,18 @@ def checkpoints(found: LocalBatchSizes) -> Table:
         for each, curve, _ in every
         if each.advice
     ]
-    return Table(columns=columns, rows=every, title=_title(found), lines=lines)
+    return Table(columns=columns, rows=every, title=_title(result), lines=lines)
 
 
-def averages(found: LocalBatchSizes) -> Table:
+def averages(result: LocalBatchSizes) -> Table:
     """Return a table with one row per optimizer that has several checkpoints."""
-    both = [(curve, scope) for scope in found.scopes for curve in scope.curves]
+    both = [(curve, scope) for scope in result.scopes for curve in scope.curves]
 
     def beside(curve: LocalCurve, *_: Any) -> str:
         return "; ".join(f"{with_interval(each.value, each.interval)} at {each.target}" for each in curve.sweep) or DASH
 
     columns = (
-        *_about(found),
+        *_about(result),
         quantity("average", "time average"),
         quantity("exponent", "power of examples"),
         quantity("power_average", "f(T)/(c + 1)"),
@@ -157,12 +155,12 @@ def averages(found: LocalBatchSizes) -> Table:
     kept = [row for row in both if len(row[0].checkpoints) > 1]
     lines = ["time average: the constant batch size that is nearest to the local one; f(T)/(c + 1): the same from the"
              " start of the run, by a power law of the examples"] if kept else []  # fmt: skip
-    return Table(columns=columns, rows=kept, title=f"Along the run, in {_units(found)}", lines=lines)
+    return Table(columns=columns, rows=kept, title=f"Along the run, in {_units(result)}", lines=lines)
 
 
-def pairs(found: LocalBatchSizes) -> Table:
+def pairs(result: LocalBatchSizes) -> Table:
     """Return a table with one row per ordered pair of optimizers and loss."""
-    every = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
+    every = [(pair, scope) for scope in result.scopes for pair in scope.pairs]
     columns = (
         Column("workload"),
         Column("optimizer", heading="first", name=True),
@@ -174,11 +172,11 @@ def pairs(found: LocalBatchSizes) -> Table:
     return Table(columns=columns, rows=every, title="Local critical batch sizes at equal loss")
 
 
-def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, LocalCurve, Table]]:
+def _curves(result: LocalBatchSizes) -> Iterator[tuple[str, LocalCurve, Table]]:
     """Yield the name, curve and table of every optimizer, as ``cbs schedule plan`` reads it: one row per
     checkpoint that has a value."""
     names: dict[str, int] = {}
-    for scope in found.scopes:
+    for scope in result.scopes:
         for curve in scope.curves:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", curve.optimizer).strip("_")
             names[name] = names.get(name, 0) + 1

@@ -180,7 +180,7 @@ def decays(value: Any) -> Sequence[float]:
 
 def halved(value: Any, number: int) -> Any:
     """Return an option's value with one of its decays halved, or set to 0.5 if it is 0."""
-    changed = tuple((0.5 * decay or 0.5) if place == number else decay for place, decay in enumerate(decays(value)))
+    changed = tuple((0.5 * decay or 0.5) if index == number else decay for index, decay in enumerate(decays(value)))
     return changed[0] if isinstance(value, float) else changed
 
 

@@ -81,11 +81,11 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.key(axes, key, table["batch_size"], table[["lr", "high"]].max(axis=1))
 
 
-def compute_drift(found: LearningRates) -> pd.DataFrame:
+def compute_drift(result: LearningRates) -> pd.DataFrame:
     """Return one row per optimizer, batch size and width of the workload, with the best learning rate, its interval,
     and whether it is at an ``edge`` of its grid; only where there are several widths."""
     rows = []
-    for entry in found.entries:
+    for entry in result.entries:
         group = entry.answer.group
         width = group.workload_options.get("width")
         for at in entry.law.optima if is_number(width) else ():

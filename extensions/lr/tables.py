@@ -77,7 +77,7 @@ def at_a_glance(entries: Sequence[LearningRate], said: str) -> Table:
     :data:`MOST` batch sizes, the power they follow, and the factor for twice the batch."""
     sizes = sorted({best.batch_size for entry in entries for best in entry.law.optima})
     most = MOST // 2 if len(entries) > MANY else MOST
-    shown = sorted({sizes[round(place)] for place in np.linspace(0, len(sizes) - 1, min(most, len(sizes)))})
+    shown = sorted({sizes[round(index)] for index in np.linspace(0, len(sizes) - 1, min(most, len(sizes)))})
 
     def at(size: int) -> Column:
         def best_lr(entry: LearningRate) -> str:

@@ -127,7 +127,7 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
     places = [source.resolve() for source in sources]
     if len(set(places)) < len(places):
         raise ConfigError("cbs merge: a folder is given twice")
-    if any(output.resolve().is_relative_to(place) or place.is_relative_to(output.resolve()) for place in places):
+    if any(output.resolve().is_relative_to(path) or path.is_relative_to(output.resolve()) for path in places):
         raise ConfigError(f"--output {output} must lie outside the folders that are merged")
     if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
         raise ResultsError(f"{output} already exists; a merge makes a new folder: choose another with --output")

@@ -106,17 +106,17 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.label_ends(axes, ends)
 
 
-def compute_factors(found: Recommendations) -> pd.DataFrame:
+def compute_factors(result: Recommendations) -> pd.DataFrame:
     """Return rows along the batch sizes of the plan of least time, one panel per optimizer.
 
     ``steps`` and ``step_time`` are over their smallest values, so that ``time`` is their product; ``utilisation`` is
     examples per second over the largest of the panel.
     """
     rows = []
-    for recommendation in found.recommendations:
+    for recommendation in result.recommendations:
         for advice in recommendation.advice:
             plan = advice.plans.get("time")
-            entry = course(advice.answer, found.throughput, plan.devices) if plan else None
+            entry = course(advice.answer, result.throughput, plan.devices) if plan else None
             if plan is None or entry is None or len(entry.batch_sizes) < 2:
                 continue
             steps, seconds = entry.steps / entry.steps.min(), entry.seconds / entry.seconds.min()

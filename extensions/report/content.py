@@ -71,8 +71,8 @@ def verdict_first(table: Table) -> Table:
     """Return the summary with its verdict next to the critical batch size, where no screen cuts it off."""
     verdict = next(column for column in table.columns if column.key == "verdict")
     columns = [column for column in table.columns if column is not verdict]
-    place = next(place for place, column in enumerate(columns) if column.key == "critical_batch_size") + 1
-    return replace(table, columns=(*columns[:place], verdict, *columns[place:]))
+    index = next(index for index, column in enumerate(columns) if column.key == "critical_batch_size") + 1
+    return replace(table, columns=(*columns[:index], verdict, *columns[index:]))
 
 
 def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:

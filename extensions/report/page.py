@@ -236,7 +236,7 @@ def _papers(text: str) -> Markup:
     """Return ``text`` with arXiv numbers as links."""
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
     parts = ARXIV.split(text)
-    return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
+    return Markup("").join(link.format(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def _unbroken(text: str) -> str:

@@ -119,7 +119,7 @@ def values(figure: Figure, table: pd.DataFrame) -> Markup:
     circles = []
     for x, y in np.unique(places, axis=0):
         near = np.hypot(*(places - (x, y)).T) < _RADIUS  # a circle covers those below it
-        text = "\n".join(dict.fromkeys(marks[place][2] for place in np.flatnonzero(near)))
+        text = "\n".join(dict.fromkeys(marks[index][2] for index in np.flatnonzero(near)))
         circle = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:g}"><title>{}</title></circle>')
         circles.append(circle.format(x, height - y, _RADIUS, text))
     return Markup('<g class="values">{}</g>').format(Markup("").join(circles)) if circles else Markup("")

@@ -136,10 +136,10 @@ class Telescoping:
             return
         stage = _stage(width, lrs, np.log(steps).mean(axis=1), row)
         self.stages.append(stage)
-        place = len(self.stages)
-        if place < len(self._widths):
-            points = POINTS[min(place, len(POINTS) - 1)]
-            self._lrs, self._extensions = around(stage.optimum, self._half_range / self._widths[place], points), 0
+        index = len(self.stages)
+        if index < len(self._widths):
+            points = POINTS[min(index, len(POINTS) - 1)]
+            self._lrs, self._extensions = around(stage.optimum, self._half_range / self._widths[index], points), 0
 
 
 def check_widths(widths: Sequence[int]) -> None:

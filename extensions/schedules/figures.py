@@ -72,15 +72,15 @@ def draw_plan(axes: Axes, table: pd.DataFrame) -> None:
 _LOSSES = ["panel", "optimizer", "steps", "metric", "low", "high", "label"]
 
 
-def compute_losses(found: ScheduleLosses) -> pd.DataFrame:
+def compute_losses(result: ScheduleLosses) -> pd.DataFrame:
     """Return one row per schedule and first batch size, or constant batch size; ``optimizer`` is the text in the
     key."""
     rows = []
-    for entry in found.entries:
+    for entry in result.entries:
         constant = entry.schedule == "constant"
         name = f"constant, B = {entry.batch_size}" if constant else f"{entry.schedule} from {entry.batch_size}"
         low, high = entry.metric.interval
-        label = f"{style.words(found.metric)} at the end"
+        label = f"{style.words(result.metric)} at the end"
         values = (f"{entry.sweep}, {entry.optimizer}", name, entry.steps, entry.metric.value, low, high, label)
         rows.append(dict(zip(_LOSSES, values, strict=True)))
     return tidy(rows, _LOSSES)

@@ -161,8 +161,8 @@ def _entries(
     if not named:
         return []
     # what seeds share is a function of the batch size, so the first batch sizes have to increase
-    order = sorted(range(len(named)), key=lambda place: named[place].batch_size)
-    kept = [named[place] for place in order]
+    order = sorted(range(len(named)), key=lambda index: named[index].batch_size)
+    kept = [named[index] for index in order]
     studies, scale = loss_studies([each.study for each in kept], [each.losses for each in kept])
     found = draw_losses(studies, scale, config, curve=False)
     if not found.freedom:
@@ -185,31 +185,31 @@ def _entries(
     sign = group.target.sign
     rows, beyond = sign * np.vstack([found.values, found.drawn]), sign * found.edges
 
-    def against(place: int, other: int) -> LossDifference:
-        apart = rows[:, place] - rows[:, other]
-        known = len(apart) > 1 and not found.edges[[place, other]].any()
+    def against(index: int, other: int) -> LossDifference:
+        apart = rows[:, index] - rows[:, other]
+        known = len(apart) > 1 and not found.edges[[index, other]].any()
         return LossDifference(
-            **vars(Quantity.of_draws(apart, config.confidence).opened(beyond[place], -beyond[other])),
+            **vars(Quantity.of_draws(apart, config.confidence).opened(beyond[index], -beyond[other])),
             batch_size=kept[other].batch_size,
             probability_smaller=float((apart[1:] < 0).mean()) if known else None,
-            steps_saved=1.0 - steps[place] / steps[other],
+            steps_saved=1.0 - steps[index] / steps[other],
         )
 
-    constant = [place for place, each in enumerate(kept) if each.name == CONSTANT]
+    constant = [index for index, each in enumerate(kept) if each.name == CONSTANT]
     entries = [
         ScheduleLoss(
             sweep=group.sweep,
             optimizer=group.optimizer,
             schedule=each.name,
             batch_size=each.batch_size,
-            metric=Quantity.of_draws(rows[:, place], config.confidence).opened(beyond[place]),
-            against=tuple(against(place, other) for other in constant if other != place),
-            steps=steps[place],
-            examples=examples[place],
-            best_lr=float(each.study.lrs[studies[place].winner or 0]),
-            at_grid_edge=bool(found.edges[place]),
-            seeds=int(found.seeds[place]),
+            metric=Quantity.of_draws(rows[:, index], config.confidence).opened(beyond[index]),
+            against=tuple(against(index, other) for other in constant if other != index),
+            steps=steps[index],
+            examples=examples[index],
+            best_lr=float(each.study.lrs[studies[index].winner or 0]),
+            at_grid_edge=bool(found.edges[index]),
+            seeds=int(found.seeds[index]),
         )
-        for place, each in enumerate(kept)
+        for index, each in enumerate(kept)
     ]
-    return [entries[order.index(place)] for place in range(len(order))]
+    return [entries[order.index(index)] for index in range(len(order))]

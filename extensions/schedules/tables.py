@@ -279,15 +279,15 @@ def _times(entries: Sequence[Judged]) -> list[Column]:
 
 
 @presentation.register
-def _(found: ScheduleLosses) -> Presentation:
-    tables = {"schedule_losses": losses(found)}
+def _(result: ScheduleLosses) -> Presentation:
+    tables = {"schedule_losses": losses(result)}
     edges = [
         f"{each.optimizer}, {each.schedule}: best learning rate at the edge of the grid, one beyond may be better"
-        for each in found.entries
+        for each in result.entries
         if each.at_grid_edge
     ]
     return Presentation(
-        shown=[tables["schedule_losses"], *dict.fromkeys(edges), *found.notes], tables=tables,
+        shown=[tables["schedule_losses"], *dict.fromkeys(edges), *result.notes], tables=tables,
         json="schedule_losses.json",
     )  # fmt: skip
 
@@ -297,10 +297,10 @@ def percent_or_dash(part: float | None) -> str:
     return DASH if part is None else f"{100 * part:.3g} %"
 
 
-def losses(found: ScheduleLosses) -> Table:
+def losses(result: ScheduleLosses) -> Table:
     """Return a table with one row per optimizer, schedule and first batch size."""
 
-    rows = [(entry, difference) for entry in found.entries for difference in entry.against or (None,)]
+    rows = [(entry, difference) for entry in result.entries for difference in entry.against or (None,)]
 
     columns = (
         *files("sweep"),
@@ -315,5 +315,5 @@ def losses(found: ScheduleLosses) -> Table:
         Column("steps_saved", heading="steps saved", text=percent_or_dash),
         *files("examples", "best_lr", "at_grid_edge", "seeds"),
     )  # fmt: skip
-    title = f"Final metric at equal examples [{percent(found.config.confidence)} % interval]"
+    title = f"Final metric at equal examples [{percent(result.config.confidence)} % interval]"
     return Table(columns=columns, rows=rows, title=title)

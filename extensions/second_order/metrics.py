@@ -27,10 +27,10 @@ class HessianMetric(OverFixedExamples):
                 total += flat(times(shaped(vector, self.parameters)))
         return total / self.fixed.count
 
-    def random(self, place: int) -> Tensor:
+    def random(self, index: int) -> Tensor:
         """Return a vector of random signs, the same in every trial, ``[d]``."""
         size = sum(part.numel() for part in self.parameters)
-        signs = torch.randint(0, 2, (size,), generator=seeding.generator(place, "hessian vectors"))
+        signs = torch.randint(0, 2, (size,), generator=seeding.generator(index, "hessian vectors"))
         return (2.0 * signs.double() - 1.0).to(self.parameters[0].device)
 
 
@@ -53,8 +53,8 @@ class HessianTop(HessianMetric):
             basis.append(image / image.norm())
         size = len(rows)
         projected = torch.zeros(size, size, dtype=torch.float64)
-        for place, row in enumerate(rows):
-            projected[place, : place + 1] = row[: place + 1]
+        for index, row in enumerate(rows):
+            projected[index, : index + 1] = row[: index + 1]
         # Only the lower triangle is filled in; the largest eigenvalue approaches the Hessian's from below.
         return float(torch.linalg.eigvalsh(projected, UPLO="L")[-1])
 

@@ -15,14 +15,14 @@ from extensions.theory.temperature import Temperature
 _PANELS = {"constant": "best constant learning rate", "pieces": "best learning rate over a run"}
 
 
-def compute_quadratic(found: QuadraticAnswer) -> pd.DataFrame:
+def compute_quadratic(result: QuadraticAnswer) -> pd.DataFrame:
     """Return rows of two panels: ``lr`` per batch size, and ``lr`` along the ``share`` of the steps of a run whose rate
     is constant on pieces, a pair of rows for each piece."""
     rows = []
-    for each in found.schedules:
+    for each in result.schedules:
         own = {"batch_size": each.batch_size, "panel": _PANELS["constant"], "lr": each.constant_lr}
         rows.append({"kind": "constant"} | own)
-    for each in found.schedules:
+    for each in result.schedules:
         shares = np.repeat(np.linspace(0.0, 1.0, len(each.lrs) + 1), 2)[1:-1]
         own = {"batch_size": each.batch_size, "panel": _PANELS["pieces"], "steps": each.steps}
         rows += [own | row for row in along("pieces", share=shares, lr=np.repeat(each.lrs, 2))]
@@ -55,12 +55,12 @@ def draw_quadratic(axes: Axes, table: pd.DataFrame) -> None:
 _COLUMNS = ["panel", "optimizer", "kind", "lr", "batch_size", "temperature", "noise_scale", "low", "high"]
 
 
-def compute_temperature(found: Temperature) -> pd.DataFrame:
+def compute_temperature(result: Temperature) -> pd.DataFrame:
     """Return rows of the kinds ``point``, and ``inverse``: the line 1/T through the middle of the points of one law."""
     rows = []
-    several = len({(point.sweep, point.workload) for point in found.points}) > 1
+    several = len({(point.sweep, point.workload) for point in result.points}) > 1
     for (sweep, workload, name), group in itertools.groupby(
-        found.points, lambda each: (each.sweep, each.workload, each.optimizer)
+        result.points, lambda each: (each.sweep, each.workload, each.optimizer)
     ):
         own, of = list(group), {"panel": f"{sweep}, {workload}" if several else "", "optimizer": name}
         ratios, values = (np.log([f(p) for p in own]) for f in (lambda p: p.lr / p.batch_size, lambda p: p.value))

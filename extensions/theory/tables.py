@@ -29,13 +29,13 @@ UNSEEN = {
 
 
 @presentation.register
-def _(found: QuadraticAnswer) -> Presentation:
-    tables = {"steps": steps(found)} | ({"schedules": schedules(found)} if found.schedules else {})
-    if found.fit is None:
-        reached = any(row.steps for row in found.rows)
+def _(result: QuadraticAnswer) -> Presentation:
+    tables = {"steps": steps(result)} | ({"schedules": schedules(result)} if result.schedules else {})
+    if result.fit is None:
+        reached = any(row.steps for row in result.rows)
         missed = () if reached else ("nothing reached the target",)
         return Presentation(shown=(tables["steps"], *missed), tables=tables, json="nqm.json")
-    fit = presentation(found.fit)
+    fit = presentation(result.fit)
     tables |= fit.tables
     summary = tables["summary"]
     # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply
@@ -47,14 +47,14 @@ def _(found: QuadraticAnswer) -> Presentation:
     )
     lines = [
         f"{answer.group.optimizer}: {answer.verdict}: no value beyond it; add {wanted} batch sizes with --batch-sizes"
-        for answer in found.fit.answers
+        for answer in result.fit.answers
         for verdict, wanted in UNSEEN.items()
         if answer.verdict is verdict and answer.config.definition != HEADLINE
     ]
     lines += [
         f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.draws.residual_rms)} (rms) off the curve, "
         "so its exponent is approximate; steps are whole numbers, and a lower --target takes more of them"
-        for answer in found.fit.answers
+        for answer in result.fit.answers
         if answer.draws is not None and answer.draws.residual_rms > ROUGH
     ]
     tables["summary"] = replace(summary, columns=columns, lines=[*lines, EXACT], wide_lines=())
@@ -99,8 +99,8 @@ def schedules(answer: QuadraticAnswer) -> Table:
 
 
 @presentation.register
-def _(found: Temperature) -> Presentation:
-    said = f"[{percent(found.config.confidence)} % interval]"
+def _(result: Temperature) -> Presentation:
+    said = f"[{percent(result.config.confidence)} % interval]"
     whose = tuple(Column(name, heading=name, name=True) for name in ("workload", "optimizer"))
     laws = Table(
         columns=(
@@ -113,7 +113,7 @@ def _(found: Temperature) -> Presentation:
             Column("points", heading="points"),
             Column("remark"),
         ),
-        rows=found.laws,
+        rows=result.laws,
         title=f"B_simple as a power of learning rate and batch size {said}",
     )
     points = Table(
@@ -126,8 +126,8 @@ def _(found: Temperature) -> Presentation:
             Column("seeds", heading="seeds"),
             *files("note"),
         ),
-        rows=found.points,
+        rows=result.points,
         title=f"Noise scale in examples, second half of every run {said}",
     )
     tables = {"temperature_laws": laws, "temperature_points": points}
-    return Presentation(shown=[laws, points, *found.notes], tables=tables, json="temperature.json")
+    return Presentation(shown=[laws, points, *result.notes], tables=tables, json="temperature.json")

@@ -28,10 +28,10 @@ class TensorBoardTracker(Tracker):
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
-        place = self._folder / result.trial_id
-        refuse_links(self._folder, place)
-        shutil.rmtree(place, ignore_errors=True)
-        with SummaryWriter(str(place)) as writer:
+        folder = self._folder / result.trial_id
+        refuse_links(self._folder, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        with SummaryWriter(str(folder)) as writer:
             for summary in hparams({**settings(result), "status": str(result.status)}, outcome(result)):
                 writer.file_writer.add_summary(summary)
             for step, values in curve(result):

@@ -87,8 +87,8 @@ class ExternalTrainer:
                 f"size: give its {counts} as --tokens-per-example N"
             )
         words = self._tokens[len(variables_of(self._tokens)) :]
-        for place, word in enumerate(words):
-            if word in _OPERATORS or (place == 0 and word in _BUILT_IN):
+        for index, word in enumerate(words):
+            if word in _OPERATORS or (index == 0 and word in _BUILT_IN):
                 raise ConfigError(f"--command has {word!r}, but no shell runs it: write bash -c '...' around the line")
         named = self.places
         for name, what in _TOLD.items():

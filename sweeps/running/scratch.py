@@ -46,11 +46,11 @@ def temporary_folder(parent: str | None = None) -> Path:
     return _own[-1] / _OPEN
 
 
-def remove_folder(place: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove what :func:`temporary_folder` has created."""
-    shutil.rmtree(place.parent, ignore_errors=True)
+    shutil.rmtree(folder.parent, ignore_errors=True)
     with contextlib.suppress(ValueError):
-        _own.remove(place.parent)
+        _own.remove(folder.parent)
 
 
 def remove_own_folders() -> None:

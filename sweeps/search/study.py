@@ -279,7 +279,7 @@ class StudySearch:
         together = [each for each in self.peers if each.stage == self.stage]
         centre = (len(together) - 1) // 2
         away = abs(together.index(self) - centre)
-        nearer = [each for place, each in enumerate(together) if abs(place - centre) < away]
+        nearer = [each for index, each in enumerate(together) if abs(index - centre) < away]
         return [each for each in self.peers if each.stage < self.stage] + nearer
 
     @functools.cached_property

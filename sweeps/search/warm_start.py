@@ -85,8 +85,8 @@ def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior
     known = [entry for entry in laws if entry[2].optima]
     priors = {}
     for choice in choices:
-        alike = [(_unlike(sweep, choice, group, law), place) for place, (group, _, law) in enumerate(known)]
-        ranked = sorted((rank, place) for rank, place in alike if rank is not None)
+        alike = [(_unlike(sweep, choice, group, law), index) for index, (group, _, law) in enumerate(known)]
+        ranked = sorted((rank, index) for rank, index in alike if rank is not None)
         if ranked:
             priors[str(choice)] = _prior(str(source), choice, *known[ranked[0][1]])
     if not priors:

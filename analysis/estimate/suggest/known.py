@@ -242,8 +242,8 @@ class Known:
         that reached the target."""
         if self.design is None:
             return 1.0, 1.0
-        place, sizes = self.design.least, self.design.draws.batch_sizes
-        return float(np.mean(place < math.log(sizes[0]))), float(np.mean(place > math.log(sizes[-1])))
+        least, sizes = self.design.least, self.design.draws.batch_sizes
+        return float(np.mean(least < math.log(sizes[0]))), float(np.mean(least > math.log(sizes[-1])))
 
     def most_for_its_cost(self) -> Wanted | None:
         """Return the runs that narrow the interval most per example, at present and at new batch sizes; ``None`` if the

@@ -266,7 +266,7 @@ def pieces_of(tensor: Tensor) -> int:
     if not is_sharded(tensor):
         return 1
     mesh, placements = layout_of(tensor)
-    return math.prod(mesh.size(dim) for dim, place in enumerate(placements) if _split_dim(place) is not None)
+    return math.prod(mesh.size(dim) for dim, placement in enumerate(placements) if _split_dim(placement) is not None)
 
 
 def check_layout(param: Tensor) -> None:
@@ -277,7 +277,7 @@ def check_layout(param: Tensor) -> None:
     """
     if not is_sharded(param) or param.grad is None:
         return
-    if any(place.is_partial() for place in layout_of(param)[1]):
+    if any(placement.is_partial() for placement in layout_of(param)[1]):
         raise RuntimeError("a parameter is a partial sum; redistribute it before building the optimizer")
     if layout_of(param.grad) != layout_of(param):
         raise RuntimeError("a gradient is sharded differently from its parameter; redistribute it before the step")
@@ -288,8 +288,8 @@ def merge_over_shards(block: ParameterBlock) -> None:
     import torch.distributed as dist
 
     mesh, placements = block.layout
-    for mesh_dim, place in enumerate(placements):
-        dim = _split_dim(place)
+    for mesh_dim, placement in enumerate(placements):
+        dim = _split_dim(placement)
         if dim is None:
             continue
         parts = []
@@ -308,8 +308,8 @@ def merge_over_shards(block: ParameterBlock) -> None:
             part.copy_(merged.view(part.shape))
 
 
-def _split_dim(place: Any) -> int | None:
-    return getattr(place, "dim", None)
+def _split_dim(placement: Any) -> int | None:
+    return getattr(placement, "dim", None)
 
 
 class AdamTrustRatio(TrustRatioOptimizer):

@@ -229,8 +229,8 @@ def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -
 
 def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_several_runs_are_not(tmp_path: Path) -> None:
     root = tmp_path / "one"
-    for place, born in enumerate(CHECKPOINTS):
-        write(root, checkpoints=(born,), source=f"run/{'abc'[place]}.pt", seed=place)
+    for index, born in enumerate(CHECKPOINTS):
+        write(root, checkpoints=(born,), source=f"run/{'abc'[index]}.pt", seed=index)
     (curve,) = only(local(root, config=FAST)).curves
     assert [each.examples for each in curve.checkpoints] == list(CHECKPOINTS)
     assert curve.average.value is not None

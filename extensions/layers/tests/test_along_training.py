@@ -60,7 +60,7 @@ def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_p
 
 def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_path: Path) -> None:
     seeds = [np.array([1.0, 4.0, 2.0]), np.array([1.0, 9.0, 3.0]), np.array([1.0, 6.0, 1.0])]
-    folders = [folder(tmp_path / str(place), max_attention_logit_layer_1=each) for place, each in enumerate(seeds)]
+    folders = [folder(tmp_path / str(index), max_attention_logit_layer_1=each) for index, each in enumerate(seeds)]
     table = attention_logits(folders, [3.0, 3.0, 3.0], 8)
     (found,) = along_training.peaks(table, 0.95)
     assert (found["layer"], found["peak"], found["step"]) == (1, 6.0, 2)

@@ -132,7 +132,7 @@ def test_the_command_prints_json_and_refuses_in_one_line(
 
 def test_commands_are_printed_once_and_only_where_there_are_few(found: LearningRates) -> None:
     (*others, linear) = found.entries[0].protocols
-    one, two = (dataclasses.replace(cells, command=f"cbs sweep {place}") for place, cells in enumerate(linear.missing))
+    one, two = (dataclasses.replace(cells, command=f"cbs sweep {index}") for index, cells in enumerate(linear.missing))
     with_commands = [
         *others,
         dataclasses.replace(linear, name="a", missing=(one, two)),

@@ -123,12 +123,12 @@ def only(entries: Iterable[T], **having: Any) -> T:
     return fitting[0]
 
 
-def nth(entries: Sequence[T], place: int) -> T:
+def nth(entries: Sequence[T], index: int) -> T:
     """Return an entry of an answer by its place, or raise ``NoSuchNumber``."""
     try:
-        return entries[place]
+        return entries[index]
     except IndexError:
-        raise NoSuchNumber(f"there is no entry {place} of {len(entries)}") from None
+        raise NoSuchNumber(f"there is no entry {index} of {len(entries)}") from None
 
 
 class Reproduced(StrEnum):

@@ -87,9 +87,9 @@ def branch_olmo(scale: str) -> PaperRecipe:
         about |= {"factors": "1/4,1/2,1,2,3,4,5,6,7,8", "window": "491520"}
 
     def along(name: str) -> tuple[OurNumber, ...]:
-        def at(place: int) -> OurNumber:
+        def at(index: int) -> OurNumber:
             def measured(found: Any) -> Measured:
-                checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, place)
+                checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, index)
                 return Measured(name, getattr(checkpoint, name), {"verdict": checkpoint.verdict})
 
             return OurNumber(question="local", of=measured)

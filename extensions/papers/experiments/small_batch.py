@@ -75,7 +75,7 @@ def power_lines(scale: str) -> PaperRecipe:
             Choice(name="text", options=options), ("adamw",), tuple(2**k for k in range(4, 12)),
             budgets=(540_000, 2_160_000, 8_640_000), precision="bfloat16",
         )  # fmt: skip
-    best = tuple(among_sizes("adamw", "best", lambda of: of.equivalence.best, budget=place) for place in range(3))
+    best = tuple(among_sizes("adamw", "best", lambda of: of.equivalence.best, budget=index) for index in range(3))
     return PaperRecipe(
         title="power lines: the best batch size grows with the data",
         paper="Bergsma et al. 2025, 'Power Lines'",

@@ -78,30 +78,30 @@ def load_images(
     """
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels of workload 'images' must be 1 or 3, got {channels!r}")
-    places = [Path(place).expanduser() for place in (path, validation or path)]
-    trees = [open_tree(place) for place in places[: 1 if validation is None else 2]]
+    sources = [Path(source).expanduser() for source in (path, validation or path)]
+    trees = [open_tree(source) for source in sources[: 1 if validation is None else 2]]
     alone = validation is not None
-    if (inside := inner_path(*places)) is not None:
+    if (inside := inner_path(*sources)) is not None:
         trees[0] = {name: content for name, content in trees[0].items() if not f"{name}/".startswith(f"{inside}/")}
-    training, names = _part(places[0], trees[0], "training", size, channels, alone)
-    held_out, other_names = _part(places[1], trees[-1], "validation", size, channels, alone)
-    for part, place in zip((training, held_out), places, strict=True):
+    training, names = _part(sources[0], trees[0], "training", size, channels, alone)
+    held_out, other_names = _part(sources[1], trees[-1], "validation", size, channels, alone)
+    for part, source in zip((training, held_out), sources, strict=True):
         if not len(part.labels):
-            raise DataError(f"{place}: holds no images; check the path")
+            raise DataError(f"{source}: holds no images; check the path")
     if names != other_names:
         differing = ", ".join(sorted(set(names) ^ set(other_names))[:3])
-        raise DataError(f"{places[1]}: classes {differing} are in one part only; both need the same folders")
+        raise DataError(f"{sources[1]}: classes {differing} are in one part only; both need the same folders")
     shapes = [tuple(part.gather(torch.zeros(1, dtype=torch.int64)).shape[1:]) for part in (training, held_out)]
     if shapes[0] != shapes[1]:
         raise DataError(
-            f"{places[1]}: validation images are {shapes[1]}, training images {shapes[0]}; set image_size and channels"
+            f"{sources[1]}: validation images are {shapes[1]}, training images {shapes[0]}; set image_size and channels"
         )
     stored = shapes[0][-1]
-    return describe(training, held_out, names, size or (PHOTO_SIZE if stored > SMALL else stored), str(places[1]))
+    return describe(training, held_out, names, size or (PHOTO_SIZE if stored > SMALL else stored), str(sources[1]))
 
 
-def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int | None, alone: bool) -> Part:
-    """Return one part of the data at ``place``; all images if they are not split there and ``alone`` is true."""
+def _part(source: Path, tree: Tree, split: str, size: int | None, channels: int | None, alone: bool) -> Part:
+    """Return one part of the data at ``source``; all images if they are not split there and ``alone`` is true."""
     bases = {Path(name).name: name for name in tree}
     arrays: Callable[[Tree, dict[str, str], str, Path], StoredImages] | None = None
     if any(name.startswith(("train-images", "t10k-images")) for name in bases):
@@ -110,20 +110,20 @@ def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int |
         arrays = _cifar
     if arrays is not None:
         if size is not None or channels is not None:
-            raise ConfigError(f"{place}: these images have a fixed size and colour; leave out image_size and channels")
-        return arrays(tree, bases, split, place), []
+            raise ConfigError(f"{source}: these images have a fixed size and colour; leave out image_size and channels")
+        return arrays(tree, bases, split, source), []
     parquet = [name for name in tree if name.endswith(".parquet")]
     if parquet:
-        return _parquet(place, _of_split(parquet, split, place, alone, r"[-_.\d]"), size, channels), []
+        return _parquet(source, _of_split(parquet, split, source, alone, r"[-_.\d]"), size, channels), []
     pictures = [name for name in tree if name.lower().endswith(PICTURES)]
     if not pictures:
         raise DataError(
-            f"{place}: neither MNIST, CIFAR, Parquet nor folders of images; docs/workloads.md has the layouts"
+            f"{source}: neither MNIST, CIFAR, Parquet nor folders of images; docs/workloads.md has the layouts"
         )
-    return _class_folders(place, tree, _of_split(pictures, split, place, alone, "/"), size, channels)
+    return _class_folders(source, tree, _of_split(pictures, split, source, alone, "/"), size, channels)
 
 
-def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str) -> list[str]:
+def _of_split(names: list[str], split: str, source: Path, alone: bool, after: str) -> list[str]:
     """Return the files of a split, recognized by the start of their name or of a folder on their path."""
     found: dict[str, list[str]] = {}
     for kind, choices in SPLITS.items():
@@ -138,35 +138,37 @@ def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str
         return names
     option = "validation" if split == "validation" else "data"
     starts = " or ".join(word for words in SPLITS[split] for word in words)
-    raise DataError(f"{place}: no images for {split} (names that start with {starts}); pass {option}=PATH of them")
+    raise DataError(f"{source}: no images for {split} (names that start with {starts}); pass {option}=PATH of them")
 
 
-def _content(tree: Tree, bases: dict[str, str], name: str, place: Path) -> bytes:
+def _content(tree: Tree, bases: dict[str, str], name: str, source: Path) -> bytes:
     several = [path for path in tree if Path(path).name == name]
     if len(several) > 1:
-        raise DataError(f"{place}: {' and '.join(several[:2])} belong to two data sets; pass the folder of one of them")
+        raise DataError(
+            f"{source}: {' and '.join(several[:2])} belong to two data sets; pass the folder of one of them"
+        )
     if name not in bases:
-        raise DataError(f"{place}: no file {name}; fetch it, or pass validation=PATH where it is the validation part")
-    return read(tree, bases[name], place)
+        raise DataError(f"{source}: no file {name}; fetch it, or pass validation=PATH where it is the validation part")
+    return read(tree, bases[name], source)
 
 
-def _mnist(tree: Tree, bases: dict[str, str], split: str, place: Path) -> StoredImages:
+def _mnist(tree: Tree, bases: dict[str, str], split: str, source: Path) -> StoredImages:
     start = "train" if split == "training" else "t10k"
     arrays = []
     for kind, dimensions in (("images", 3), ("labels", 1)):
         names = [f"{start}-{kind}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
         name = next((name for name in names if name in bases), names[0])
-        content = _content(tree, bases, name, place)
+        content = _content(tree, bases, name, source)
         try:
             content = _unpacked(content) if name.endswith(".gz") else content
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{place / name}: damaged ({reason(error)}); fetch it again") from None
+            raise DataError(f"{source / name}: damaged ({reason(error)}); fetch it again") from None
         header = np.frombuffer(content[: 4 + 4 * dimensions].ljust(4 + 4 * dimensions, b"\0"), dtype=">i4")
         shape = header[1:].tolist()
         if header[0] != 0x800 + dimensions or len(content) != 4 + 4 * dimensions + np.prod(shape, dtype=np.int64):
-            raise DataError(f"{place / name}: not an IDX file of {dimensions} dimensions, or cut off; fetch it again")
+            raise DataError(f"{source / name}: not an IDX file of {dimensions} dimensions, or cut off; fetch it again")
         arrays.append(np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy())
-    return _stored(arrays[0][:, None], arrays[1], place)
+    return _stored(arrays[0][:, None], arrays[1], source)
 
 
 def _unpacked(content: bytes) -> bytes:
@@ -177,7 +179,7 @@ def _unpacked(content: bytes) -> bytes:
     return found
 
 
-def _cifar(tree: Tree, bases: dict[str, str], split: str, place: Path) -> StoredImages:
+def _cifar(tree: Tree, bases: dict[str, str], split: str, source: Path) -> StoredImages:
     suffix = ".bin" if any(name.endswith(".bin") for name in bases) else ""
     hundred = not any(re.match(r"data_batch_\d|test_batch", name) for name in bases)
     if hundred:
@@ -187,23 +189,23 @@ def _cifar(tree: Tree, bases: dict[str, str], split: str, place: Path) -> Stored
     pixels: list[Any] = []
     labels: list[Any] = []
     for name in names:
-        content = _content(tree, bases, name + suffix, place)
+        content = _content(tree, bases, name + suffix, source)
         if suffix:
             skipped = 2 if hundred else 1  # coarse and fine label, or the label
             if not content or len(content) % (3072 + skipped):
                 raise DataError(
-                    f"{place / (name + suffix)}: not whole records of {3072 + skipped} bytes; fetch it again"
+                    f"{source / (name + suffix)}: not whole records of {3072 + skipped} bytes; fetch it again"
                 )
             rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3072 + skipped)
             pixels.append(rows[:, skipped:])
             labels.append(rows[:, skipped - 1])
         else:
-            found = _unpickled(content, place / name)
+            found = _unpickled(content, source / name)
             pixels.append(found.get(b"data"))
             labels.append(found.get(b"fine_labels" if hundred else b"labels"))
             if getattr(pixels[-1], "shape", None) != (len(labels[-1] or ()), 3072) or pixels[-1].dtype != np.uint8:
-                raise DataError(f"{place / name}: not a batch of CIFAR images of 3 x 32 x 32; fetch it again")
-    return _stored(np.concatenate(pixels).reshape(-1, 3, 32, 32), np.concatenate(labels), place)
+                raise DataError(f"{source / name}: not a batch of CIFAR images of 3 x 32 x 32; fetch it again")
+    return _stored(np.concatenate(pixels).reshape(-1, 3, 32, 32), np.concatenate(labels), source)
 
 
 class _Arrays(pickle.Unpickler):
@@ -229,28 +231,28 @@ def _unpickled(content: bytes, where: Path) -> dict[bytes, Any]:
     return found
 
 
-def _stored(pixels: np.ndarray, labels: np.ndarray, place: Path) -> StoredImages:
+def _stored(pixels: np.ndarray, labels: np.ndarray, source: Path) -> StoredImages:
     if len(pixels) != len(labels):
-        raise DataError(f"{place}: {len(pixels)} images but {len(labels)} labels; fetch the files again")
+        raise DataError(f"{source}: {len(pixels)} images but {len(labels)} labels; fetch the files again")
     return StoredImages(torch.from_numpy(np.ascontiguousarray(pixels)), torch.from_numpy(labels.astype(np.int64)))
 
 
-def _class_folders(place: Path, tree: Tree, names: list[str], size: int | None, channels: int | None) -> Part:
+def _class_folders(source: Path, tree: Tree, names: list[str], size: int | None, channels: int | None) -> Part:
     folders = [Path(name).parent.name for name in names]
     classes = sorted(set(folders))
     if len(classes) < 2:
-        raise DataError(f"{place}: all images lie in one folder, {classes[0] or '.'}; make a folder for every class")
+        raise DataError(f"{source}: all images lie in one folder, {classes[0] or '.'}; make a folder for every class")
     order = {name: index for index, name in enumerate(classes)}
     labels = torch.tensor([order[folder] for folder in folders])
 
     def content(index: int) -> bytes:
-        return read(tree, names[index], place)
+        return read(tree, names[index], source)
 
-    return _pictures(labels, content, lambda index: str(place / names[index]), size, channels), classes
+    return _pictures(labels, content, lambda index: str(source / names[index]), size, channels), classes
 
 
-def _parquet(place: Path, names: list[str], size: int | None, channels: int | None) -> Images:
-    paths = [place / name if place.is_dir() else place for name in names]
+def _parquet(source: Path, names: list[str], size: int | None, channels: int | None) -> Images:
+    paths = [source / name if source.is_dir() else source for name in names]
     groups: list[tuple[Path, int, str]] = []
     starts, labels = [0], []
     try:

@@ -181,8 +181,8 @@ def test_an_lstm_written_out() -> None:
     ids = torch.randint(11, (2, 5))
     weights = dict(model.lstm.named_parameters())
     state, cell, expected = torch.zeros(2, 6).double(), torch.zeros(2, 6).double(), []
-    for place in range(5):
-        gates = model.tokens(ids[:, place]) @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
+    for index in range(5):
+        gates = model.tokens(ids[:, index]) @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
         gates = gates + state @ weights["weight_hh_l0"].T + weights["bias_hh_l0"]
         enters, forgets, new, leaves = gates.chunk(4, 1)
         cell = forgets.sigmoid() * cell + enters.sigmoid() * new.tanh()

@@ -218,8 +218,8 @@ def test_what_cbs_local_wrote_stands_beside_the_recommendation(exact: Answer, tm
     size = max(plan.batch_size for plan in alone.plans.values())
     places = [(None, (None, 0.9 * size)), (0.95 * size, (10.0, None)), (size * 2.0, (None, None)), (None, (4.0, None))]
     checkpoints = [
-        {"examples": 100 * 2**place, "critical_batch_size": {"value": value, "interval": ends}}
-        for place, (value, ends) in enumerate(places)
+        {"examples": 100 * 2**index, "critical_batch_size": {"value": value, "interval": ends}}
+        for index, (value, ends) in enumerate(places)
     ]
     scope = {"workload": exact.group.workload, "tolerance": 0.02, "metric_unit": "nats", "example_unit": "row"}
     file = tmp_path / "analysis" / "local" / "local.json"

@@ -231,9 +231,9 @@ def learning_rates(
     elif given == LAW:
         raise ConfigError("--lr-exponent law: no law of the learning rate was measured; give a number")
     wanted = (RATIO if source.decays else FLAT) if given is None else given
-    for place, rule in enumerate(rules):
+    for index, rule in enumerate(rules):
         if wanted in (rule.name, rule.exponent):
-            return rules, place
+            return rules, index
     return rules, None
 
 

@@ -177,10 +177,10 @@ def of_noise_scales(
     ``confidence``, if both ends are known. ``about`` are further attributes of the source.
     """
     phases, wide = [], ndtri(0.5 + confidence / 2)
-    for place, (where, value, (low, high), steps, seen) in enumerate(stretches):
+    for index, (where, value, (low, high), steps, seen) in enumerate(stretches):
         drawn = np.full(0, math.nan)
         if low is not None and high is not None:
-            normal = np.random.default_rng(config.seed + place).standard_normal(config.resamples) / wide
+            normal = np.random.default_rng(config.seed + index).standard_normal(config.resamples) / wide
             down, up = math.log(value / low), math.log(high / value)
             drawn = value * np.exp(normal * np.where(normal < 0, down, up))
         scales = np.append(value, drawn)

@@ -135,11 +135,11 @@ def _plan(
     starts = [0.0, *ends[:-1].tolist()]
     table = of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, of_phases, strict=True)))
     stage_sizes = [stage.batch_size for stage in table.stages]
-    rules, place = learning_rates(source, ask, stage_sizes)
-    rule = None if place is None else rules[place]
+    rules, index = learning_rates(source, ask, stage_sizes)
+    rule = None if index is None else rules[index]
     # the constant batch size of least cost, by the curve of the whole run if there is one
     constant = int(sizes[np.argmin(steps_of(source.entire, sizes)[0].sum(axis=0) * cost)])
-    plan_outcomes = outcomes(source, ask, table, rules, place or 0, constant, config)
+    plan_outcomes = outcomes(source, ask, table, rules, index or 0, constant, config)
     last = [int(np.flatnonzero(of_phases == size)[-1]) for size in stage_sizes]
     counts = table.steps(budget)
     if not counts[0]:
@@ -169,7 +169,7 @@ def _plan(
         phase_ends=tuple(ends.tolist()),
         lr_rule=rule.name if rule else "",
         outcomes=plan_outcomes,
-        verdict=verdict(plan_outcomes[place or 0], source, plan_outcomes[-1], config),
+        verdict=verdict(plan_outcomes[index or 0], source, plan_outcomes[-1], config),
         notes=(*source.notes, *at_ends, *_of_budget(budget, float(ends[-1])), *rule_notes),
     )
 
@@ -263,18 +263,18 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None, *
     sizes = [study.batch_size for study in reached]
     tables = [_increments(study, np.array(steps)) for study in reached]
     least = np.min([np.nanmin(table, axis=1) for table in tables], axis=0)
-    for place, (before, after, between) in enumerate(zip(["the start", *ends], ends, least, strict=False)):
+    for index, (before, after, between) in enumerate(zip(["the start", *ends], ends, least, strict=False)):
         if between > 0:
             continue
         if join:
-            del values[max(place - 1, 0)]
+            del values[max(index - 1, 0)]
             return _source(results, answer, [*values, answer.target.value], join=True)
         raise ResultsError(f"no step lies between {before} and {after}: give each --target further from the next")
     whole = at_best(reached)
     curves = [
-        draw(sizes, [_of_phase(each, table[place]) for each, table in zip(whole, tables, strict=True)],
+        draw(sizes, [_of_phase(each, table[index]) for each, table in zip(whole, tables, strict=True)],
              answer.config.resamples, answer.config.seed)
-        for place in range(len(ends))
+        for index in range(len(ends))
     ]  # fmt: skip
     notes = [f"{group.optimizer}: {answer.verdict}: {answer.advice}"] if answer.verdict is not Verdict.OK else []
     for target, draws in zip(ends, curves, strict=True):

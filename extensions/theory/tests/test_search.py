@@ -175,10 +175,10 @@ def test_the_loss_is_the_twins_and_the_slope_that_of_differences() -> None:
     loss, slope = loss_and_slope(MODEL, logs, 7, 4.0)
     stages = [(rate, 4.0) for rate in RATES for _ in range(7)]
     assert loss == pytest.approx(expected_losses(MODEL, "sgd", 0.0, stages)[-1], rel=1e-10)
-    for place in range(3):
-        step = np.eye(3)[place] * 1e-6
+    for index in range(3):
+        step = np.eye(3)[index] * 1e-6
         sides = [loss_and_slope(MODEL, logs + sign * step, 7, 4.0)[0] for sign in (1, -1)]
-        assert slope[place] == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5)
+        assert slope[index] == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [2.0, 64.0])
