@@ -2,7 +2,6 @@
 is read as matrices ``[out, in]``: which dimension is which side, and which dimension counts matrices.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
@@ -29,16 +28,6 @@ TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)(w[tp]e$|pos(ition)?s?(_|$))")
 # Names of two-dimensional parameters that do not act as matrices: Mamba's `A_log`, biases of experts, gains
 _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
-
-
-def fans(shape: Sequence[int], layout: Layout = "out_in") -> tuple[int, int]:
-    """Return the outputs and inputs, ``(out, in)``, of one matrix of a parameter; every location of a kernel counts as
-    an input.
-    """
-    first, *rest = shape[1:] if layout.startswith("experts") else shape
-    if layout.endswith("out_in"):
-        return first, math.prod(rest)
-    return rest[0], first * math.prod(rest[1:])
 
 
 def as_matrices(tensor: Tensor, layout: Layout = "out_in") -> Tensor:

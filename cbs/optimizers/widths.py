@@ -1,8 +1,7 @@
 r"""Learning rates that transfer across widths: muP, the maximal update parametrization.
 
-A model declares the :class:`Width` of each parameter, or :func:`widths_against` infers it from the shapes of the model
-and of its base model; :func:`scale_for_width` multiplies the learning rate of each parameter by the factor that the
-optimizer's rule gives. With r = width / base width:
+A model declares the :class:`Width` of each parameter; :func:`scale_for_width` multiplies the learning rate of each by
+the factor that the optimizer's rule gives. With r = width / base width:
 
 ============================  ========  ==============  =======  =====  ==========  ======
 kind of parameter             init std  multiplier      "adam"   "sgd"  "spectral"  "none"
@@ -59,8 +58,6 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.optimizers.layout import fans
-from cbs.optimizers.routing import Route, route
 
 Kind = Literal["input", "hidden", "output", "narrow"]
 
@@ -71,10 +68,6 @@ POWERS: dict[str, dict[Kind, float]] = {
     "spectral": {"input": 0.0, "hidden": -0.5, "output": 0.0, "narrow": -1.0},
     "none": {"input": 0.0, "hidden": 0.0, "output": 0.0, "narrow": 0.0},
 }
-
-# Largest ratio between the growth of a matrix's two sides that counts as equal, for sides rounded to multiples of
-# 64.
-ALIKE = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,29 +105,6 @@ class HasWidths(Protocol):
     def widths(self) -> Mapping[str, Width]:
         """Return the width of each parameter by its name. Parameters that do not grow are left out."""
         ...
-
-
-def widths_against(model: nn.Module, base: nn.Module) -> dict[str, Width]:
-    """Return how every trainable parameter of ``model`` grows relative to ``base``, the same model at the base width.
-
-    :func:`~cbs.optimizers.routing.route` determines which side of a matrix is its input, which differs between
-    ``nn.Linear``, ``Conv1D`` and experts. An output layer counts as ``"output"``, so the model must multiply its logits
-    by 1/ratio.
-
-    Raises:
-        ConfigError: if ``base`` lacks a parameter, or one grows in a way that the table above does not cover: in the
-            number of rows of an embedding or a head, in the size of a kernel, or in two sides at different rates.
-    """
-    shapes = {name: tuple(param.shape) for name, param in base.named_parameters()}
-    widths = {}
-    for entry in route(model).routes:
-        shape = tuple(entry.parameter.shape)
-        before = shapes.get(entry.name, ())
-        if shape != before:
-            if len(shape) != len(before):
-                raise ConfigError(f"the base model has no parameter {entry.name!r} of {len(shape)} dimensions")
-            widths[entry.name] = _width(entry, shape, before)
-    return widths
 
 
 def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: str) -> None:
@@ -181,34 +151,6 @@ def scale_for_width(optimizer: torch.optim.Optimizer, model: nn.Module, rule: st
         done.append(groups)
 
 
-def _width(entry: Route, shape: tuple[int, ...], before: tuple[int, ...]) -> Width:
-    """Return the width of a parameter whose shape differs from that in the base model."""
-    changed = [index for index, (now, then) in enumerate(zip(shape, before, strict=True)) if now != then]
-    first = 1 if entry.kind == "experts" else 0
-    rows = entry.kind == "output layer" or (entry.kind == "embedding" and not entry.guessed)
-    if len(changed) == 1 and entry.kind == "not a matrix":
-        return Width(kind="input", ratio=shape[changed[0]] / before[changed[0]])
-    if entry.kind == "not a matrix" or not {*changed} <= {first, first + 1} or (rows and changed != [1]):
-        raise ConfigError(
-            f"{entry.name!r} ({entry.kind}) is {shape}, but {before} in the base model: this is not growth in width"
-        )
-    fan_out, fan_in = (
-        now / then for now, then in zip(fans(shape, entry.layout), fans(before, entry.layout), strict=True)
-    )
-    if len(changed) == 2:
-        if not 1 / ALIKE < fan_out / fan_in < ALIKE:
-            raise ConfigError(
-                f"{entry.name!r} grows from {before} to {shape}: its sides grow by different factors, {fan_out:g} and "
-                f"{fan_in:g}"
-            )
-        return Width(kind="hidden", ratio=fan_in)
-    if entry.kind == "output layer":
-        return Width(kind="output", ratio=fan_in)
-    if entry.kind != "embedding" and fan_in != 1:
-        return Width(kind="narrow", ratio=fan_in)
-    return Width(kind="input", ratio=fan_out * fan_in)
-
-
 def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
     """Yield an optimizer and all its parts."""
     yield optimizer
@@ -224,8 +166,8 @@ def _split(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str
         members.setdefault(factors.get(id(param), 1.0), []).append(index)
     lists = {key: group[key] for key in ("params", "param_names") if key in group}
     parts = [group, *({**group} for _ in range(len(members) - 1))]
-    for part, (factor, places) in zip(parts, members.items(), strict=True):
-        part.update({key: [every[index] for index in places] for key, every in lists.items()})
+    for part, (factor, indices) in zip(parts, members.items(), strict=True):
+        part.update({key: [every[index] for index in indices] for key, every in lists.items()})
         if factor != 1.0:
             part["lr"] = part["lr"] * factor
     return parts

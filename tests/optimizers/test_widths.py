@@ -1,4 +1,3 @@
-import importlib.util
 import math
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.problem import ProblemOptimizer
-from cbs.optimizers.widths import POWERS, Width, scale_for_width, widths_against
+from cbs.optimizers.widths import POWERS, Width, scale_for_width
 from cbs.trial.config import Choice
 from cbs.workloads.text import text
 from cbs.workloads.text_parts.gpt import GPT, BaseModel, GPTShape
@@ -200,140 +199,3 @@ def test_coordinate_check(rule: str, lr: float, growth: tuple[float, float]) -> 
     assert torch.equal(found["standard"][0], found["mup"][0])
     assert (found["mup"].amax(0) / found["mup"].amin(0)).max() < 1.5
     assert (found["standard"][-1] / found["standard"][0] > torch.tensor(growth)).all()
-
-
-class Conv1D(nn.Module):
-    """As that of transformers: weights ``[in, out]``."""
-
-    def __init__(self, nf: int, nx: int) -> None:
-        super().__init__()
-        self.nf = nf
-        self.weight = nn.Parameter(torch.randn(nx, nf) / nx**0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-
-class Experts(nn.Module):
-    """Two experts ``[experts, in, out]``, mixed by a router ``[experts, in]``."""
-
-    is_transposed = True
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.router = nn.Linear(width, 2, bias=False)
-        self.up = nn.Parameter(torch.randn(2, width, 3 * width) / width**0.5)
-        self.down = nn.Parameter(torch.randn(2, 3 * width, width) / (3 * width) ** 0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        each = torch.relu(torch.einsum("bi,eio->ebo", x, self.up))
-        return torch.einsum("be,ebi,eio->bo", self.router(x).softmax(-1), each, self.down)
-
-
-class Mixed(nn.Module):
-    """A stem, ``Conv1D``, experts and a head of its own behind the multiplier of muP."""
-
-    def __init__(self, width: int, base: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.ratio = width / base
-        self.tokens = nn.Embedding(11, width)
-        self.mix = Conv1D(width, width)
-        self.gain = nn.LayerNorm(width)
-        self.experts = Experts(width)
-        self.lm_head = nn.Linear(width, 11, bias=False)
-        nn.init.normal_(self.lm_head.weight)
-        nn.init.normal_(self.experts.router.weight, std=width**-0.5)
-
-    def hidden(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids)
-        x = x + self.mix(torch.tanh(x))
-        return x + self.experts(self.gain(x))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.lm_head(self.hidden(ids)) / self.ratio
-
-
-KINDS = {
-    "tokens.weight": "input",
-    "mix.weight": "hidden",
-    "gain.weight": "input",
-    "gain.bias": "input",
-    "experts.router.weight": "narrow",
-    "experts.up": "hidden",
-    "experts.down": "hidden",
-    "lm_head.weight": "output",
-}
-
-
-def test_widths_are_read_from_the_shapes_of_a_base_model() -> None:
-    found = widths_against(Mixed(32, 8), Mixed(8, 8))
-    assert found == {name: Width(kind=kind, ratio=4.0) for name, kind in KINDS.items()}
-    assert widths_against(Mixed(8, 8), Mixed(8, 8)) == {}
-    model, base = gpt(), GPT(GPTShape(width=4, layers=1, heads=1, context=6), 11)
-    # The head is tied: the embedding may be called either, input and output have one factor in every rule.
-    widths = {
-        name: Width(kind="input" if w.kind == "output" else w.kind, ratio=4.0) for name, w in model.widths().items()
-    }
-    assert widths_against(model, base) == widths
-
-
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
-def test_widths_of_models_of_transformers() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
-
-    def gpt2(width: int) -> nn.Module:
-        return GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=6, n_embd=width, n_layer=1, n_head=2))
-
-    def mixtral(width: int) -> nn.Module:
-        return MixtralForCausalLM(
-            MixtralConfig(
-                vocab_size=11,
-                hidden_size=width,
-                intermediate_size=2 * width,
-                num_hidden_layers=1,
-                num_attention_heads=width // 4,
-                num_key_value_heads=1,
-                head_dim=4,
-                num_local_experts=3,
-                num_experts_per_tok=1,
-            )
-        )
-
-    found = widths_against(gpt2(16), gpt2(8))
-    assert {name for name, width in found.items() if width.kind == "hidden"} == {
-        f"transformer.h.0.{part}.weight" for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-    }
-    assert {width.kind for width in found.values()} == {"input", "hidden"}
-    model = mixtral(24)
-    kinds = {
-        name.removeprefix("model.layers.0."): (w.kind, w.ratio) for name, w in widths_against(model, mixtral(8)).items()
-    }
-    assert kinds["mlp.experts.gate_up_proj"] == kinds["mlp.experts.down_proj"] == ("hidden", 3.0)
-    # One key serves all heads, so keys and values do not grow: only the inputs of their matrices do.
-    assert kinds["mlp.gate.weight"] == kinds["self_attn.k_proj.weight"] == ("narrow", 3.0)
-    assert kinds["self_attn.q_proj.weight"] == kinds["self_attn.o_proj.weight"] == ("hidden", 3.0)
-    assert kinds["lm_head.weight"] == ("output", 3.0)
-    assert kinds["model.embed_tokens.weight"] == kinds["input_layernorm.weight"] == ("input", 3.0)
-
-
-def linear(*sides: int) -> nn.Module:
-    return nn.ModuleDict({"tokens": nn.Embedding(sides[0], sides[1]), "a": nn.Linear(sides[1], sides[2], bias=False)})
-
-
-@pytest.mark.parametrize(
-    ("model", "base", "message"),
-    [
-        (linear(9, 8, 8), linear(7, 4, 4), r"'tokens.weight' \(embedding\) is \(9, 8\), but \(7, 4\) in the base"),
-        (linear(7, 8, 16), linear(7, 4, 4), "'a.weight' grows from .* different factors, 4 and 2"),
-        (nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 4), "no parameter '0.weight' of 2 dimensions"),
-        (nn.Conv2d(4, 4, 5), nn.Conv2d(4, 4, 3), "'weight' .kernel. is"),
-    ],
-)
-def test_what_is_no_growth_in_width_is_refused(model: nn.Module, base: nn.Module, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        widths_against(model, base)
-
-
-def test_sides_that_are_rounded_to_multiples_grow_alike_by_the_inputs() -> None:
-    assert widths_against(linear(7, 8, 23), linear(7, 4, 11))["a.weight"] == Width(kind="hidden", ratio=2.0)
