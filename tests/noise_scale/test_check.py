@@ -207,6 +207,10 @@ def test_examples_that_a_selection_leaves_out_weigh_nothing_and_those_without_a_
     assert NoiseScaleMeter.check(model, over_all, ids).ok
 
 
+def test_two_examples_are_enough(model: nn.Module, ids: Tensor) -> None:
+    assert NoiseScaleMeter.check(model, mean_loss, ids[:2]).ok
+
+
 def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
     mean_loss(model, ids).backward()
     before = [parameter.grad.clone() for parameter in model.parameters()]

@@ -89,6 +89,20 @@ def test_convolution_kernels_are_adamws_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ns_coefficients": (2.0, -1.5)}, "three numbers"),
+        ({"ns_coefficients": (2.0, -1.5, "half")}, "three numbers"),
+        ({"ns_steps": 0}, "from 1 to 99"),
+        ({"ns_steps": 100}, "from 1 to 99"),
+    ],
+)
+def test_an_iteration_that_torch_could_not_run_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Muon([nn.Parameter(torch.ones(4, 4))], **options)
+
+
+@pytest.mark.parametrize(
     ("shape", "layout"),
     [((4, 3, 3, 3), "out_in"), ((3, 4, 2), "in_out"), ((3, 5), "in_out"), ((2, 5, 3), "experts_out_in")],
 )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.trial.lr_choice import Expected
-from sweeps.search.bracket import Rules, bracketed, expected_loss, needed, optimum
+from sweeps.search.bracket import Rules, bracketed, expected_loss, needed, optimum, possible_gains
 from sweeps.search.trial_table import (
     CURVATURE,
     OCTAVE,
@@ -297,3 +297,10 @@ def test_two_learning_rates_say_with_the_others_where_the_best_one_lies() -> Non
     for expected_there, deviation, enough in ((4e-3, 0.3, True), (4e-3, 2.0, False), (8e-3, 0.2, False)):
         asks = needed(pair, range(16), LATTICE, told(expected_there, deviation))
         assert all(ask.lr == 4e-3 for ask in asks) == enough
+
+
+def test_a_winner_between_two_that_missed_could_gain_what_the_least_curvature_implies() -> None:
+    """A quarter of ln of the pruning factor, by which both took longer at least."""
+    missed = possible_gains(math.inf, math.inf, 1.0, 1.0, beyond=False, prune_factor=4.0)
+    assert missed == (math.log(4.0) / 4, math.log(4.0) / 4)
+    assert possible_gains(math.inf, math.inf, 1.0, 1.0, beyond=False, prune_factor=None)[0] == math.log(2.0) / 4

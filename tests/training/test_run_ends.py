@@ -16,7 +16,8 @@ from cbs.training.building import problem_of
 from cbs.training.ranks import Ranks
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice
-from cbs.trial.record import TrialStatus
+from cbs.trial.ending import ended
+from cbs.trial.record import Measurement, TrialStatus
 from cbs.workloads import build_workload
 from tests.factories import quadratic
 from tests.training.test_run import CONFIG, Exploding, Spy, config_with
@@ -28,6 +29,13 @@ def test_reached_before_the_first_step() -> None:
     assert result.steps_to_target == 0.0
     assert "before the first step" in result.message
     assert len(result.steps["step"]) == 0
+
+
+def test_a_start_just_at_the_target_says_nothing_of_how_far_away_divergence_is() -> None:
+    config = config_with(stops_at_target=False)
+    start = Measurement(step=0, examples=0, value=config.target.value, train_loss=math.nan, lr=0.0)
+    worse = Measurement(step=10, examples=120, value=2 * config.target.value, train_loss=0.4, lr=config.lr)
+    assert ended(config, [start, worse], None) is None
 
 
 class Strict(torch.optim.SGD):

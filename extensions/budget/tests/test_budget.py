@@ -17,11 +17,13 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.comparison import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
+from analysis.quantities import Quantity
 from cbs.errors import ConfigError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from extensions.budget.equal_budgets import Budgets, OptimizerAtBudget, budget
+from extensions.budget.tables import precise
 from tests.analysis.conftest import sketches as sketches
 from tests.equal_budgets import BUDGET, SIZES, World, best_lr, write
 from tests.factories import inside
@@ -304,6 +306,22 @@ def test_whole_batches_that_do_not_make_up_the_budget_are_told(tmp_path: Path) -
     found = budget(tmp_path / "b", config=FAST)
     (note,) = [note for note in found.notes if "whole batches" in note]
     assert "-18 % at batch size 8192" in note
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "text"),
+    [
+        (3.14159, (3.1102, 3.1724), "3.142 [3.110, 3.172]"),
+        (31.4159, (28.0, 35.0), "31.4 [28.0, 35.0]"),
+        (3.14159, (None, 3.1724), "3.142, at most 3.172"),
+        (3.14159, (3.1102, None), "3.142, at least 3.11"),
+        (3.14159, (None, None), "3.14"),
+    ],
+)
+def test_a_value_has_two_digits_of_its_half_width(
+    value: float, interval: tuple[float | None, float | None], text: str
+) -> None:
+    assert precise(Quantity(value, interval)) == text
 
 
 def test_further_metrics_stand_in_one_table_at_the_best_learning_rates(tmp_path: Path) -> None:

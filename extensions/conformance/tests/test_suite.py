@@ -13,6 +13,7 @@ from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon
 from cbs.optimizers.library import UNUSABLE, _classes
 from cbs.optimizers.sgd import SignSGD
 from extensions.conformance import ContractCheck, Failure, checks, conformance_test, examine, subject
+from extensions.conformance.state import same_state
 from extensions.conformance.subjects import same
 from extensions.conformance.surroundings import SCHEDULERS
 from extensions.conformance.tests.broken import BROKEN, Adam, Good, adam, broken, like, plain
@@ -37,6 +38,25 @@ def test_a_check_fails_where_its_promise_is_broken(check: ContractCheck) -> None
     with pytest.raises(Failure) as caught:
         check(broken(check.name))
     assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"a": [1.0]}, "state: ['a'] has another length"),
+        ({"a": 1.0}, "state: ['a'] is [1.0, 2.0] and 1.0"),
+        ({"a": [1.0, 3.0]}, "state: ['a'][1] is 2.0 and 3.0"),
+        ({"b": [1.0, 2.0]}, "state: it has more or fewer keys: a, b"),
+    ],
+)
+def test_states_of_another_form_are_told_by_their_path(other: Any, words: str) -> None:
+    state = {"a": [1.0, 2.0]}
+    same_state(state, {"a": (1.0, 2.0)}, "state")
+    with pytest.raises(Failure) as caught:
+        same_state(state, other, "state")
+    assert str(caught.value) == words
+    with pytest.raises(Failure):
+        same_state(other, state, "state")
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-4])

@@ -77,6 +77,14 @@ def test_the_global_batch_size_is_asked_for(tmp_path: Path) -> None:
         import_runs([tmp_path], tmp_path / "out", settings(metric="eval_loss", constants=BOTH, columns=columns))
 
 
+@pytest.mark.parametrize(("metric", "told"), [("loss", True), ("eval_loss", False)])
+def test_that_a_training_loss_is_a_mean_since_the_last_log_is_told(tmp_path: Path, metric: str, told: bool) -> None:
+    (tmp_path / "trainer_state.json").write_text(trainer_state(CURVES[0].rows))
+    wanted = settings(metric=metric, constants=BOTH | {"batch_size": "4"})
+    notes = import_runs([tmp_path], tmp_path / "out", wanted).notes
+    assert any("mean of the batches trained on since its last log" in note for note in notes) is told
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
