@@ -257,21 +257,14 @@ def test_columns_that_say_what_makes_no_sense_are_named_with_the_remedy(store: S
         ({"status": "EXPLODED"}, "EXPLODED"),
         ({"config": {"colour": 1}}, "not a trial configuration"),
         ({"workload": {"colour": 1}}, "colour"),
+        *((summary, "") for summary in ([], "text", 3, {})),
     ],
 )
-def test_records_of_another_version_or_shape_are_refused(store: Store, change: dict[str, object], words: str) -> None:
+def test_records_of_another_version_or_shape_are_refused(store: Store, change: object, words: str) -> None:
     store.save(result_of())
     path = store.trials / CONFIG.trial_id / "record.parquet"
-    with_summary(path, {**summary_of(path), **change})
+    with_summary(path, summary_of(path) | change if isinstance(change, dict) and change else change)
     one_line(lambda: store.load(CONFIG.trial_id), str(path), words)
-
-
-@pytest.mark.parametrize("summary", [[], "text", 3, {}])
-def test_a_summary_that_is_no_summary_is_refused(store: Store, summary: object) -> None:
-    store.save(result_of())
-    path = store.trials / CONFIG.trial_id / "record.parquet"
-    with_summary(path, summary)
-    one_line(lambda: store.load(CONFIG.trial_id), str(path))
 
 
 def test_foreign_files_are_refused(store: Store) -> None:

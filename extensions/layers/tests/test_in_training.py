@@ -130,16 +130,7 @@ def test_misuse_is_one_clear_line(changes: dict[str, Any], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-OF_MERIT = TrialConfig(
-    workload=Choice(name="text", options={"validation_sequences": 8, "context": 16}),
-    optimizer=Choice(name="merit"),
-    lr=4e-3,
-    batch_size=4,
-    seed=3,
-    target=Target(metric="validation_loss", value=1.0),
-    max_steps=7,
-    probe=None,
-)
+OF_MERIT = config_with(optimizer=Choice(name="merit"), lr=4e-3, max_steps=7, diagnostics=())
 LR = 0.1
 
 

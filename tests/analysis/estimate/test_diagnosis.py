@@ -91,18 +91,23 @@ def test_a_least_product_that_may_lie_beyond(beyond: tuple[bool, bool], expected
     assert "above batch size 256, the largest that reached the target: add larger ones" in advice
 
 
-def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
-    found, advice = verdict(with_each("resolution", (0, 0.1, 0.11, 1)))
-    assert found == "evaluations too rare"
-    assert "up to 100 % fewer steps may have been enough at batch size 64, 256," in advice
-    assert verdict(with_each("resolution", (0.1,) * 4)) == (Verdict.OK, "")
-
-
-def test_evaluations_that_pass_the_target_by_luck_are_the_verdict() -> None:
-    found, advice = verdict(with_each("lead", (0, 0.1, 0.11, 0.5)))
-    assert found == "evaluations too noisy"
-    assert "earlier than the run's trend at batch size 64 (10 %), 256 (39 %): validate on more" in advice
-    assert verdict(with_each("lead", (0, 0.1, 0.1, 0.1))) == (Verdict.OK, "")
+@pytest.mark.parametrize(
+    ("name", "last", "wanted", "said"),
+    [
+        (
+            "resolution",
+            1,
+            "evaluations too rare",
+            "up to 100 % fewer steps may have been enough at batch size 64, 256,",
+        ),
+        ("lead", 0.5, "evaluations too noisy", "than the run's trend at batch size 64 (10 %), 256 (39 %): validate on"),
+    ],
+)
+def test_evaluations_that_are_too_rare_or_noisy_are_the_verdict(name: str, last: float, wanted: str, said: str) -> None:
+    found, advice = verdict(with_each(name, (0, 0.1, 0.11, last)))
+    assert found == wanted
+    assert said in advice
+    assert verdict(with_each(name, (0.1,) * 4)) == (Verdict.OK, "")
 
 
 def test_a_target_that_is_reached_in_the_warmup_is_the_verdict() -> None:
