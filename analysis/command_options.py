@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from analysis.config import INTERVALS, AnalysisConfig
-from analysis.figure_options import PLAIN, VENUES, FigureLabels, parse_figures
+from analysis.figure_options import AS_STORED, VENUES, FigureLabels, parse_figures
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed
@@ -180,10 +180,11 @@ class AnswerWriter:
         from analysis import present
 
         if self.output is None and folder is not None:
-            home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
+            home = next(parent for parent in (folder, *folder.parents) if parent.name == "analysis")
             refuse_links(home.parent, folder)
-        place = self.output or folder
-        files = present.write(result, place, figures=self.width, every=self.every, labels=self.labels) if place else ()
+        files: Sequence[Path] = ()
+        if to := self.output or folder:
+            files = present.write(result, to, figures=self.width, every=self.every, labels=self.labels)
         tell(result, files, as_json=self.as_json, wide=self.wide)
         if files and self.width is not None and not (self.every or self.as_json):
             from analysis.present.figures import UNASKED, parts
@@ -205,7 +206,7 @@ def answer_with(
 ) -> AnswerWriter:
     """The options of how an answer is told."""
     width, labels = parse_figures(figures or "default")  # an unknown width is refused before anything is computed
-    if width is None and labels != PLAIN:
+    if width is None and labels != AS_STORED:
         raise ConfigError("--figures none draws none: leave out what follows")
     return AnswerWriter(
         output=output, width=width, every=figures is not None, labels=labels, wide=wide, as_json=as_json

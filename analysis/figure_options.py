@@ -103,7 +103,7 @@ class FigureLabels:
         return table.assign(**{column: table[column].map(renamed) for column in texts})
 
 
-PLAIN = FigureLabels()
+AS_STORED = FigureLabels()
 
 
 def parse_figures(text: str) -> tuple[str | None, FigureLabels]:

@@ -255,7 +255,7 @@ class _Line:
 
     def _expected(self, at: int, log_size: float) -> Expected | None:
         """Return where the other conditions put the best learning rate of one; ``None`` if they say nothing."""
-        others = [point for place, point in self.points.items() if place != at]
+        others = [point for index, point in self.points.items() if index != at]
         return expected(log_size, *zip(*others, strict=True)) if others else None
 
     def bottom(self, at: int, study: Study, winner: int) -> Bottom | None:

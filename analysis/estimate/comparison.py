@@ -62,9 +62,9 @@ def _orders(answers: Sequence[Answer]) -> list[np.ndarray]:
     optimizers = list(dict.fromkeys(id(answer.group) for answer in answers))
     orders = []
     for answer in answers:
-        place, count = optimizers.index(id(answer.group)), answer.config.resamples
+        index, count = optimizers.index(id(answer.group)), answer.config.resamples
         orders.append(
-            shuffled(answers[0].draws, answer.draws, count, [answer.config.seed, place]) if place else np.arange(count)
+            shuffled(answers[0].draws, answer.draws, count, [answer.config.seed, index]) if index else np.arange(count)
         )
     return orders
 

@@ -29,7 +29,7 @@ Recorded = tuple[Columns, Sequence[GeometryColumns]]
 # Largest number of points of a trajectory, and smallest number of steps (over all seeds) per point
 BINS, STEPS_PER_BIN = 16, 12
 
-PLAIN = "l2"
+EUCLIDEAN = "l2"  # The geometry of the simple noise scale
 
 _MOST_BLOCKS = 256  # Steps are summed in so many blocks, so that long runs take no longer
 _NOTHING = pd.DataFrame(columns=["progress", "examples", "simple_noise_scale", "matched_noise_scale"], dtype=float)
@@ -55,8 +55,8 @@ class NoiseScales:
     Attributes:
         summary: simple noise scale over the second half of the steps to target, pooled over seeds.
         matched: the same in the geometry ``geometry``, for norms after :func:`correct`.
-        plain: columns in which the moments of ``summary`` were stored; ``None`` if they were not.
-        geometry: geometry of ``matched``; if no other than the plain one was stored, it equals ``plain`` and
+        euclidean: columns in which the moments of ``summary`` were stored; ``None`` if they were not.
+        geometry: geometry of ``matched``; if no other than the euclidean one was stored, it equals ``euclidean`` and
             ``matched`` equals ``summary``.
         trajectory: table with columns ``progress`` (fraction of the steps to target, middle of a bin), ``examples``,
             ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
@@ -64,7 +64,7 @@ class NoiseScales:
 
     summary: NoiseScale
     matched: NoiseScale
-    plain: GeometryColumns | None
+    euclidean: GeometryColumns | None
     geometry: GeometryColumns | None
     trajectory: pd.DataFrame = field(repr=False)
 
@@ -75,8 +75,8 @@ def measure(
     """Return the noise scales of the trials of one batch size at its best learning rate, one trial per seed."""
     geometry_columns = [entry for _, geometries in recorded for entry in geometries]
     whole = [entry for entry in dict.fromkeys(geometry_columns) if geometry_columns.count(entry) == len(recorded)]
-    plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
-    geometry = next((entry for entry in whole if entry.geometry != PLAIN), plain)
+    euclidean = next((entry for entry in whole if entry.geometry == EUCLIDEAN), None)
+    geometry = next((entry for entry in whole if entry.geometry != EUCLIDEAN), euclidean)
 
     def moments(of: GeometryColumns | None) -> list[Array]:
         names = ("step", of.signal, of.noise) if of else ()
@@ -93,13 +93,13 @@ def measure(
             return NoiseScale(None, note=note, measured=False)
         return pooled_ratio(windows, exponent=of.exponent, confidence=confidence)
 
-    simple, own, exponent = summary(plain), summary(geometry), geometry.exponent if geometry else 1
+    simple, own, exponent = summary(euclidean), summary(geometry), geometry.exponent if geometry else 1
     return NoiseScales(
         simple,
         own if exponent == 1 else correct(own, simple, batch_size),
-        plain,
+        euclidean,
         geometry,
-        _trajectory(moments(plain), moments(geometry), exponent, steps_to_target, batch_size),
+        _trajectory(moments(euclidean), moments(geometry), exponent, steps_to_target, batch_size),
     )
 
 
@@ -159,14 +159,18 @@ def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScal
 
 
 def _trajectory(
-    plain: Sequence[Array], matched: Sequence[Array], exponent: int, steps_to_target: Sequence[float], batch_size: int
+    euclidean: Sequence[Array],
+    matched: Sequence[Array],
+    exponent: int,
+    steps_to_target: Sequence[float],
+    batch_size: int,
 ) -> pd.DataFrame:
-    if not plain and not matched:
+    if not euclidean and not matched:
         return _NOTHING
     bins = max(1, min(BINS, int(sum(steps_to_target) // STEPS_PER_BIN)))
     progress = (np.arange(bins) + 0.5) / bins
     mean_steps = math.exp(float(np.mean(np.log(steps_to_target))))
-    simple, own = _binned(plain, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
+    simple, own = _binned(euclidean, steps_to_target, bins), _binned(matched, steps_to_target, bins) ** exponent
     if exponent == 2:
         own = own * (1.0 + simple / batch_size)
     return pd.DataFrame(dict(zip(_NOTHING, (progress, progress * mean_steps * batch_size, simple, own), strict=True)))

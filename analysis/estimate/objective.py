@@ -128,13 +128,13 @@ class Losses:
     deviation: float
     freedom: int
 
-    def at(self, places: Array) -> Array:
+    def at(self, positions: Array) -> Array:
         """Return draws at ln of some batch sizes ``[G]``, ``[R, G]``: of the curve, or of straight lines without one;
         the expected losses if the noise is unknown."""
         if self.draws is not None:
-            return self.draws.drawn(np.exp(places))
+            return self.draws.drawn(np.exp(positions))
         logs, rows = np.log(self.sizes[~self.edges]), self.drawn if len(self.drawn) else self.values[None]
-        return np.array([np.interp(places, logs, row) for row in rows[:, ~self.edges]])
+        return np.array([np.interp(positions, logs, row) for row in rows[:, ~self.edges]])
 
 
 def draw_losses(

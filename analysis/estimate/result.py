@@ -11,7 +11,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.along_training import ALONG_TRAINING
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.draws import Draws
-from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
+from analysis.estimate.noise import EUCLIDEAN, NoiseScale, NoiseScales, near
 from analysis.estimate.prior import StepsCurve
 from analysis.estimate.studies import Point, Study
 from analysis.formatting import plain, shown
@@ -150,7 +150,7 @@ class Answer:
         """The optimizer's own geometry that was stored; the plain one if there is no other, ``None`` if there is
         none."""
         geometries = [noise.geometry for noise in self.noise.values() if noise.geometry]
-        return min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None)
+        return min(geometries, key=lambda entry: entry.geometry == EUCLIDEAN, default=None)
 
     @property
     def noise_scale(self) -> NoiseScale:
@@ -165,7 +165,7 @@ class Answer:
 
     @property
     def matched_geometry(self) -> str:
-        return self.geometry.geometry if self.geometry else PLAIN
+        return self.geometry.geometry if self.geometry else EUCLIDEAN
 
     @property
     def noise_scale_ratio(self) -> Quantity:

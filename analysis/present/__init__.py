@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.estimate.diagnosis import Verdict
-from analysis.figure_options import PLAIN, FigureLabels, venue_named
+from analysis.figure_options import AS_STORED, FigureLabels, venue_named
 from analysis.formatting import plural
 from analysis.present.table import Table, for_paper, latex, lines_of, print_part
 from cbs.errors import ResultsError, reason
@@ -110,7 +110,7 @@ def write(
     *,
     figures: str | None = "default",
     every: bool = True,
-    labels: FigureLabels = PLAIN,
+    labels: FigureLabels = AS_STORED,
 ) -> tuple[Path, ...]:
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, creating it if needed; all or nothing.
 
@@ -160,10 +160,10 @@ def in_one_piece(output: Path) -> Iterator[Path]:
         draft.mkdir(parents=True)
         yield draft
         for path in sorted(path for path in draft.rglob("*") if path.is_file()):
-            place = output / path.relative_to(draft)
-            refuse_links(output, place.parent)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, place)
+            destination = output / path.relative_to(draft)
+            refuse_links(output, destination.parent)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, destination)
     except OSError as error:
         raise ResultsError(f"cannot write to {output}: {reason(error)}; choose another folder with --output") from None
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.noise import PLAIN
+from analysis.estimate.noise import EUCLIDEAN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
 from analysis.formatting import DASH, number, percent, share_in_percent
@@ -64,7 +64,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
     first, several_targets = answers[0], len({str(answer.target) for answer in answers}) > 1
     b, b_latex = symbol(first.critical.definition), math_symbol(first.critical.definition)
     noise = any(answer.noise_scale.measured for answer in answers)
-    matched = noise and any(answer.matched_geometry != PLAIN for answer in answers)
+    matched = noise and any(answer.matched_geometry != EUCLIDEAN for answer in answers)
 
     def scales(kind: str, of: str, *, told: bool = True) -> tuple[Column, Column]:
         scale, b_scale = f"B_{kind}", rf"B_{{\mathrm{{{kind}}}}}"

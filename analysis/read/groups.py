@@ -234,13 +234,13 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
         for row, value in zip(settings, values, strict=True):
             row[name] = value
     keys = [(sweep, *(row[name] for name in names)) for sweep, row in zip(sweeps, settings, strict=True)]
-    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    places = {key: index for index, key in enumerate(dict.fromkeys(keys))}
     codes = np.array([places[key] for key in keys])
     first = [keys.index(key) for key in places]
     infos: list[dict[str, Any]] = [
         next(filter(None, group_infos), {}) for _, group_infos in trials["workload_info"].groupby(codes)
     ]
-    return codes, _describe(trials.iloc[first], [settings[place] for place in first], infos)
+    return codes, _describe(trials.iloc[first], [settings[index] for index in first], infos)
 
 
 def _canonical(name: str, values: Sequence[str], batch_sizes: Iterable[int], scopes: Sequence[Hashable]) -> list[str]:

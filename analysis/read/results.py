@@ -285,17 +285,17 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
         ) from None
 
 
-def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.ndarray:
-    """Return the values of the metric to read, ``None`` for that of the target, ``own``; none if there is no curve.
+def _values(table: pa.Table, of_target: str, metric: str | None, path: Path) -> np.ndarray:
+    """Return the values of a metric, ``None`` for that of the target, ``of_target``; none if there is no curve.
 
     Raises:
         ResultsError: if the trial did not record it.
     """
-    if metric is None or metric == own or not len(table):
+    if metric is None or metric == of_target or not len(table):
         return table["value"].to_numpy()
     others = {name.removeprefix(METRIC): name for name in table.column_names if name not in _NO_METRIC}
     if metric not in others:
-        there = ", ".join([own, *others])
+        there = ", ".join([of_target, *others])
         raise ResultsError(f"sweep {as_text(path.parents[2])} has no metric {metric!r}; it has {there}")
     return table[others[metric]].to_numpy().astype(float)
 

@@ -46,7 +46,7 @@ def vertex(left: float, right: float, below: float, above: float) -> tuple[float
     return -slope / (2 * curvature), slope**2 / (4 * curvature)
 
 
-def cliff(places: np.ndarray, values: np.ndarray, best: int) -> bool:
+def cliff(positions: np.ndarray, values: np.ndarray, best: int) -> bool:
     """Return whether the next learning rate above the best one may lie beyond the limit of stability.
 
     It may if the objective bends more than :data:`ALIKE` times as much at the best as at the one below it. If that one
@@ -54,13 +54,13 @@ def cliff(places: np.ndarray, values: np.ndarray, best: int) -> bool:
     below. The objective beyond the limit says nothing about learning rates before it.
 
     Args:
-        places: ln of the learning rates in increasing order, or positions in proportion to it.
+        positions: ln of the learning rates in increasing order, or positions in proportion to it.
         values: objective at each of them, infinite where a trial failed.
         best: index of the best one; it has two neighbours.
     """
     part = slice(max(best - 2, 0), best + 2)
     with np.errstate(invalid="ignore"):
-        gaps, steps = np.diff(places[part]), np.diff(values[part])
+        gaps, steps = np.diff(positions[part]), np.diff(values[part])
     *_, fall, rise = slopes = steps / gaps
     if len(slopes) == 3 and np.isfinite(slopes).all():
         before = (fall - slopes[0]) / (gaps[0] + gaps[1])

@@ -236,7 +236,7 @@ def leeway(budget: Any, batch_size: Any) -> Any:
     return np.maximum(AT_BUDGET * budget, _OF_A_BATCH * batch_size)
 
 
-def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:
+def read_off(along: np.ndarray, values: np.ndarray, position: float, farthest: float = math.inf) -> float | None:
     """Interpolate a curve linearly in the logarithm of its argument; after the last evaluation return the last value.
 
     >>> read_off(np.array([1.0, 100.0]), np.array([4.0, 2.0]), place=10.0)
@@ -245,22 +245,22 @@ def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: floa
     Args:
         along: steps, or examples seen, at every evaluation, increasing.
         values: the metric there.
-        place: where to read the curve, in the unit of ``along``.
+        position: where to read the curve, in the unit of ``along``.
         farthest: largest ratio of two consecutive entries of ``along`` between which the curve is interpolated.
 
     Returns:
         The value; ``None`` before the first evaluation after step 0, and where the neighbours are too far apart.
     """
     # A place that was computed may lie above its evaluation by rounding.
-    after = int(np.searchsorted(along, place * (1.0 - 1e-9)))
+    after = int(np.searchsorted(along, position * (1.0 - 1e-9)))
     if after == len(along):
         return float(values[-1])
-    if abs(along[after] - place) <= 1e-6 * place:
+    if abs(along[after] - position) <= 1e-6 * position:
         return float(values[after])
     low, high = (along[after - 1], along[after]) if after else (0.0, along[after])
     if low <= 0 or high > farthest * low:
         return None
-    share = math.log(place / low) / math.log(high / low)
+    share = math.log(position / low) / math.log(high / low)
     return float(values[after - 1] + share * (values[after] - values[after - 1]))
 
 

@@ -108,8 +108,8 @@ class Target:
         ``b = a + 1``; all of shape ``[K]``."""
         row = np.searchsorted(owner, trial)
         row[row == len(owner)] = 0
-        place = np.arange(len(trial))
-        near = (trial == owner[row]) & (steps >= np.minimum(steps[a], steps[b] / NEARBY)[row]) & (place <= b[row])
+        index = np.arange(len(trial))
+        near = (trial == owner[row]) & (steps >= np.minimum(steps[a], steps[b] / NEARBY)[row]) & (index <= b[row])
         near &= np.isfinite(values) & (steps > 0)
         row = row[near]
         x, y = np.log(steps[near] / steps[b][row]), values[near] - self.value

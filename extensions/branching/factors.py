@@ -52,13 +52,13 @@ def end_mean(along: np.ndarray, values: np.ndarray, end: float) -> float:
     """
     along, values = along[along > 0], values[along > 0]
     begin, kept = 0.75 * end, (along > 0.75 * end) & (along < end)
-    ends = [(place, read_off(along, values, place)) for place in (begin, end) if len(along)]
-    points = [(place, value) for place, value in ends if value is not None]
+    ends = [(position, read_off(along, values, position)) for position in (begin, end) if len(along)]
+    points = [(position, value) for position, value in ends if value is not None]
     points = sorted([*points, *zip(along[kept], values[kept], strict=True)])
     if len(points) < 2:
         return points[0][1] if points else math.nan
-    places, heights = np.array(points).T
-    return float(np.trapezoid(heights, places) / (places[-1] - places[0]))
+    positions, heights = np.array(points).T
+    return float(np.trapezoid(heights, positions) / (positions[-1] - positions[0]))
 
 
 class BranchLosses(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.noise import PLAIN
+from analysis.estimate.noise import EUCLIDEAN
 from analysis.formatting import DASH, number, percent, share, with_interval
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
@@ -95,7 +95,7 @@ def checkpoints(result: LocalBatchSizes) -> Table:
     every, unit = rows(result), _units(result)
     tokens = any(scope.tokens_per_example for scope in result.scopes)
     noise = any(each.noise_scale.measured for each, *_ in every)
-    matched = noise and any(each.matched_geometry not in ("", PLAIN) for each, *_ in every)
+    matched = noise and any(each.matched_geometry not in ("", EUCLIDEAN) for each, *_ in every)
 
     def by_rule(each: LocalCheckpoint, *_: Any) -> str:
         low, high = each.published.interval

@@ -138,15 +138,15 @@ def _largest(losses: Losses, margin: float, confidence: float) -> Quantity:
     logs = np.log(losses.sizes[interior])
     if len(logs) < 2:
         return UNKNOWN
-    places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
-    curves = losses.at(places)
+    positions = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
+    curves = losses.at(positions)
     drawn = losses.drawn[:, interior] if len(losses.drawn) else losses.values[None, interior]
     best_of_another = np.roll(drawn.argmin(axis=1), len(drawn) // 2)
-    within = largest_within(places, curves, margin, drawn[np.arange(len(drawn)), best_of_another])
+    within = largest_within(positions, curves, margin, drawn[np.arange(len(drawn)), best_of_another])
     tail = 0.5 - confidence / 2
     low, value, high = np.quantile(within, [tail, 0.5, 1 - tail], method="nearest")
     value, high = (finite_or_none(float(np.exp(end))) for end in (value, high))
-    return Quantity(value, (math.exp(low) if low < places[-1] else float(losses.sizes[~losses.edges][-1]), high))
+    return Quantity(value, (math.exp(low) if low < positions[-1] else float(losses.sizes[~losses.edges][-1]), high))
 
 
 def _more_seeds(
@@ -234,10 +234,10 @@ def _overtakes(at: list[DifferenceAt], first: Losses, second: Losses, confidence
         return UNKNOWN, False
     below, above = told[changes[0]], told[changes[0] + 1]
     # as fine as draws of curves over an octave need; between them the crossing is interpolated
-    places = np.linspace(np.log(below.batch_size), np.log(above.batch_size), 64)
+    positions = np.linspace(np.log(below.batch_size), np.log(above.batch_size), 64)
     sign = float(signs[changes[0] + 1])
-    rows = sign * (first.at(places) - second.at(places))
-    passed = np.minimum(largest_within(places, rows, 0.0, np.zeros(len(rows))), places[-1])
+    rows = sign * (first.at(positions) - second.at(positions))
+    passed = np.minimum(largest_within(positions, rows, 0.0, np.zeros(len(rows))), positions[-1])
     low, value, high = np.exp(np.quantile(passed, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2])).tolist()
     return Quantity(value, (low, high)), sign > 0
 

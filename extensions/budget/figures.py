@@ -72,12 +72,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     sizes, sign = table["batch_size"], float(table["sign"].iloc[0])
     style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), sizes)
     axes.set_yscale("linear")
-    places = table[["value", "low", "high"]].to_numpy(float)
+    values = table[["value", "low", "high"]].to_numpy(float)
     least, most = float(np.nanmin(table["value"])), float(np.nanmax(table["value"]))
     bars = (table["high"] - table["low"]).dropna().astype(float).median()
     room = max(most - least, 2 * float(table["margin"].iloc[0]), 0.0 if np.isnan(bars) else bars)
-    places = places[np.isfinite(places) & (places > least - room) & (places < most + room)]
-    low, high = float(places.min()), float(places.max())
+    values = values[np.isfinite(values) & (values > least - room) & (values < most + room)]
+    low, high = float(values.min()), float(values.max())
     axes.set_ylim(low - 0.06 * (high - low), high + 0.3 * (high - low))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
     middle, key = (table["optimizer"].nunique() - 1) / 2, []

@@ -99,8 +99,8 @@ def precise(value: Quantity) -> str:
         return f"{number(value.value, 4)}, {side} {number(end, 4)}"
     if value.value is None or low is None or high is None or not high > low:
         return with_interval(value.value, value.interval)
-    places = max(0, 1 - math.floor(math.log10((high - low) / 2)))
-    return f"{value.value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
+    decimals = max(0, 1 - math.floor(math.log10((high - low) / 2)))
+    return f"{value.value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
 def losses(result: Budgets) -> Table:

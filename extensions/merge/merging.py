@@ -124,10 +124,10 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
 def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
     if len(sources) < 2:
         raise ConfigError("cbs merge takes two folders or more, as in: cbs merge results/a results/b -o results/c")
-    places = [source.resolve() for source in sources]
-    if len(set(places)) < len(places):
+    paths = [source.resolve() for source in sources]
+    if len(set(paths)) < len(paths):
         raise ConfigError("cbs merge: a folder is given twice")
-    if any(output.resolve().is_relative_to(path) or path.is_relative_to(output.resolve()) for path in places):
+    if any(output.resolve().is_relative_to(path) or path.is_relative_to(output.resolve()) for path in paths):
         raise ConfigError(f"--output {output} must lie outside the folders that are merged")
     if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
         raise ResultsError(f"{output} already exists; a merge makes a new folder: choose another with --output")

@@ -115,10 +115,10 @@ def values(figure: Figure, table: pd.DataFrame) -> Markup:
     """
     height = 72 * figure.get_size_inches()[1]
     marks = [mark for axes in figure.axes for mark in _marks(axes, figure, table)]
-    places = 72 / figure.dpi * np.array([mark[:2] for mark in marks]).reshape(-1, 2)
+    positions = 72 / figure.dpi * np.array([mark[:2] for mark in marks]).reshape(-1, 2)
     circles = []
-    for x, y in np.unique(places, axis=0):
-        near = np.hypot(*(places - (x, y)).T) < _RADIUS  # a circle covers those below it
+    for x, y in np.unique(positions, axis=0):
+        near = np.hypot(*(positions - (x, y)).T) < _RADIUS  # a circle covers those below it
         text = "\n".join(dict.fromkeys(marks[index][2] for index in np.flatnonzero(near)))
         circle = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:g}"><title>{}</title></circle>')
         circles.append(circle.format(x, height - y, _RADIUS, text))
@@ -134,12 +134,12 @@ def _marks(axes: Axes, figure: Figure, table: pd.DataFrame) -> Iterator[tuple[fl
         if line.get_marker() in ("None", "", " ", None, "|") or line.get_transform() != axes.transData:
             continue
         for x, y in np.asarray(line.get_xydata(), dtype=float):
-            place = tuple(axes.transData.transform((x, y)).round(1).tolist())
-            if not np.isfinite(place).all() or place in known or not axes.bbox.contains(*place):
+            position = tuple(axes.transData.transform((x, y)).round(1).tolist())
+            if not np.isfinite(position).all() or position in known or not axes.bbox.contains(*position):
                 continue
-            known.add(place)
+            known.add(position)
             for row in _rows(x, y if labels[1] else None, numbers):
-                yield *place, _words(x, y, labels, table.iloc[row])
+                yield *position, _words(x, y, labels, table.iloc[row])
 
 
 def _rows(x: float, y: float | None, numbers: np.ndarray) -> np.ndarray:

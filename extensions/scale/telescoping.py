@@ -148,12 +148,12 @@ def check_widths(widths: Sequence[int]) -> None:
         raise ConfigError(f"telescoping needs at least two widths that increase, got {', '.join(map(str, widths))}")
 
 
-def first_grid(own: Sequence[float]) -> tuple[float, ...]:
+def first_grid(grid: Sequence[float]) -> tuple[float, ...]:
     """Return the grid of the first width: the optimizer's own grid, extended at both ends to ``POINTS[0]`` learning
     rates."""
-    ratio, missing = own[1] / own[0], max(0, POINTS[0] - len(own))
-    start = own[0] / ratio ** (missing // 2)
-    return tuple(_clean(start * ratio**power) for power in range(len(own) + missing))
+    ratio, missing = grid[1] / grid[0], max(0, POINTS[0] - len(grid))
+    start = grid[0] / ratio ** (missing // 2)
+    return tuple(_clean(start * ratio**power) for power in range(len(grid) + missing))
 
 
 def around(centre: float, half_range: float, points: int) -> tuple[float, ...]:

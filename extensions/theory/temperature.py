@@ -24,7 +24,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.noise import PLAIN, NoiseScale, pooled_ratio
+from analysis.estimate.noise import EUCLIDEAN, NoiseScale, pooled_ratio
 from analysis.formatting import plain
 from analysis.present.findings import Findings
 from analysis.quantities import UNKNOWN, Array, Quantity
@@ -145,7 +145,7 @@ def _point(
 def _shrinkage(windows: Sequence[Array]) -> float:
     """Return the ratio of the mean signals in the first and second halves of all windows; 1 if noise hides it."""
     halves = [np.array_split(window[0], 2) for window in windows]
-    first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
+    first, second = (np.concatenate([pair[half] for pair in halves]) if halves else np.ones(1) for half in (0, 1))
     error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))
     # by less than three standard errors noise alone may move it
     if abs(first.mean() - second.mean()) < 3.0 * error or second.mean() <= 0 or first.mean() <= 0:
@@ -157,7 +157,7 @@ def _windows(part: pd.DataFrame) -> Iterator[Array]:
     """Yield signal and noise of the second half of every run that ended with its budget, shape ``[2, steps]``."""
     for folder in part.loc[part["status"] != str(TrialStatus.DIVERGED), "folder"]:
         columns, geometries = read_steps(Path(folder) / "steps.parquet")
-        plain_columns = next((entry for entry in geometries if entry.geometry == PLAIN), None)
+        plain_columns = next((entry for entry in geometries if entry.geometry == EUCLIDEAN), None)
         if plain_columns is None:
             continue
         rows = np.stack([np.asarray(columns[name], float) for name in (plain_columns.signal, plain_columns.noise)])

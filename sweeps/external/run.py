@@ -211,11 +211,11 @@ class Job:
         for left in folder.glob("job-*"):  # of an attempt whose machine is gone, and whose job may still run
             left.unlink()
         self._wanted, script = folder / f"job-{uuid.uuid4().hex}", folder / "job.sh"
-        places = {"wanted": self._wanted, "path": path, "output": folder / OUTPUT}
+        paths = {"wanted": self._wanted, "path": path, "output": folder / OUTPUT}
         lines = {
             "exports": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
             "command": shlex.join(command),
-            **{name: shlex.quote(str(place)) for name, place in places.items()},
+            **{name: shlex.quote(str(place)) for name, place in paths.items()},
         }
         script.write_text(_SCRIPT.format(**lines, grace=GRACE, look=LOOK))
         script.chmod(0o755)

@@ -264,5 +264,5 @@ def watch(path: str | os.PathLike[str], console: Console, *, pause: Callable[[fl
             live.update(_text(found), refresh=True)
 
 
-def _text(found: list[Ledger]) -> Text:
-    return Text("\n".join(line for entry in found for line in entry.lines()), no_wrap=True, overflow="ellipsis")
+def _text(ledgers: list[Ledger]) -> Text:
+    return Text("\n".join(line for entry in ledgers for line in entry.lines()), no_wrap=True, overflow="ellipsis")

@@ -223,9 +223,9 @@ def follow(
         workers: as in :class:`~sweeps.launching.policies.Underway`.
     """
 
-    def at_once(part: Sweep, place: Path) -> Generator[SweepRun, None, Search]:
+    def at_once(part: Sweep, folder: Path) -> Generator[SweepRun, None, Search]:
         yield from ()
-        return run(part, place)
+        return run(part, folder)
 
     return Runs(_following(policy, Underway(sweep, folder, limits, note, workers), at_once)).outcome
 

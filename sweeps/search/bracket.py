@@ -150,8 +150,8 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     known = [
         rise if math.isfinite(rise) else 2 * math.log(rules.prune_factor or 2.0) for rise in rises[[best - 1, best + 1]]
     ]
-    place, _ = vertex(known[0], known[1], -below, above)
-    return at + place, (0.15 * (above - below)) ** 2
+    position, _ = vertex(known[0], known[1], -below, above)
+    return at + position, (0.15 * (above - below)) ** 2
 
 
 def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
@@ -291,8 +291,8 @@ def possible_gains(
         return least / 4, least / 4
     first = left if math.isfinite(left) else max(least, right)
     second = right if math.isfinite(right) else max(least, left)
-    place, gain = vertex(first, second, below, above)
-    lower, upper = (gain, 0.0) if place < 0 else (0.0, gain)
+    position, gain = vertex(first, second, below, above)
+    lower, upper = (gain, 0.0) if position < 0 else (0.0, gain)
     if math.isinf(left):
         lower = max(lower, right / above * below / 2)
     if beyond:

@@ -120,8 +120,8 @@ class Search:
     def trials(self) -> Iterator[TrialResult]:
         """Iterate over all trials that have ended, cell by cell."""
         for study in self.studies.values():
-            for place in sorted(study.results, key=lambda place: place[1]):
-                yield study.results[place]
+            for cell in sorted(study.results, key=lambda cell: cell[1]):
+                yield study.results[cell]
 
     def cells(self) -> list[Cell]:
         return [

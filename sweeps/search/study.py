@@ -144,16 +144,16 @@ class StudySearch:
 
     def note(self, result: TrialResult) -> None:
         """Take in a trial that has ended, whether or not it was requested."""
-        place = result.config.lr, result.config.seed
-        self.results[place] = result
+        cell = result.config.lr, result.config.seed
+        self.results[cell] = result
         self.__dict__.pop("best", None)  # it is worked out anew when asked for
         if result.steps_to_target is not None:
-            self.fewest[place[1]] = min(result.steps_to_target, self.fewest.get(place[1], math.inf))
+            self.fewest[cell[1]] = min(result.steps_to_target, self.fewest.get(cell[1], math.inf))
         if math.isfinite(cost := self._rules.objective.cost(result)):
-            self.costs[place] = cost
-        if place in self.missing:
-            self.missing.remove(place)
-            self.seen[place] = result
+            self.costs[cell] = cost
+        if cell in self.missing:
+            self.missing.remove(cell)
+            self.seen[cell] = result
 
     def advance(self) -> list[tuple[Cell, float]]:
         """Request the trials that the study needs until at least one of them has no stored result, and those that
@@ -163,12 +163,12 @@ class StudySearch:
             asks = self._asks()
             missing += self._settle(asks)
             for ask in asks:
-                place = ask.lr, ask.seed
-                self.why[place] = ask.why
-                if place in self.results:
-                    self.seen[place] = self.results[place]
+                cell = ask.lr, ask.seed
+                self.why[cell] = ask.why
+                if cell in self.results:
+                    self.seen[cell] = self.results[cell]
                 else:
-                    self.missing.add(place)
+                    self.missing.add(cell)
                     missing.append((Cell(self.key.optimizer, self.batch_size, ask.seed), ask.lr))
             if not asks:
                 break
@@ -253,7 +253,7 @@ class StudySearch:
     @property
     def rules(self) -> Rules:
         """The rules, with the unit of costs taken from the first trials, and with what other batch sizes say now."""
-        first = [self.seen[place] for place in itertools.islice(self.why, FIRST) if place in self.seen]
+        first = [self.seen[cell] for cell in itertools.islice(self.why, FIRST) if cell in self.seen]
         # more steps than other batch sizes allow at the best learning rate: they are wrong about this one
         too_slow = self.fewest.get(self.seeds[0], 0.0) > self.most_steps(self.seeds[0])
         believes, objective = self._rules.believes and not too_slow, self._rules.objective.scaled(first)
@@ -308,7 +308,7 @@ def studies_of(sweep: Sweep, objective: Objective) -> dict[StudyKey, StudySearch
 
 def _outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules, seeds: Sequence[int]) -> Seen:
     """Return :func:`outcome` of every trial of some seeds, by learning rate and seed."""
-    return {place: outcome(result, rules.objective) for place, result in results.items() if place[1] in seeds}
+    return {cell: outcome(result, rules.objective) for cell, result in results.items() if cell[1] in seeds}
 
 
 def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:

@@ -106,8 +106,8 @@ class TrialTable:
         costs, distance = np.full(shape, np.nan), np.zeros(shape)
         self.ran = np.zeros(shape, dtype=bool)
         for (lr, seed), outcome in seen.items():
-            place = row[lr], column[seed]
-            costs[place], distance[place], self.ran[place] = outcome.cost, outcome.distance, True
+            cell = row[lr], column[seed]
+            costs[cell], distance[cell], self.ran[cell] = outcome.cost, outcome.distance, True
         self.costs = censored(costs, prune_factor)
         self.distance = distance.sum(axis=1) / np.maximum(self.ran.sum(axis=1), 1)
 

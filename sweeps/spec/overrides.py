@@ -14,7 +14,7 @@ from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 from sweeps.spec.spec import Sweep
 
-PLAIN = (
+OF_TRIAL = (
     "max_steps",
     "max_examples",
     "micro_batch_size",
@@ -82,7 +82,7 @@ def split(settings: Iterable[str], keys: Mapping[str, RunKey] = RUN) -> tuple[di
 
 def is_setting(key: str) -> bool:
     """Return whether a key names a setting that all trials of a sweep share, rather than an option of an optimizer."""
-    return key in PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
+    return key in OF_TRIAL or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
@@ -120,7 +120,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     if not option:
         if head in NAMES:
             return sweep.replace(**{head: () if value is None else [value] if isinstance(value, str) else value})
-        if head not in PLAIN:
+        if head not in OF_TRIAL:
             raise ConfigError(_unknown(sweep, key))
         current = sweep.value(FIELD.get(head, head))
         if current is not None and not _same_kind(current, value) and not (head in _NONE_TOO and value is None):
@@ -226,7 +226,7 @@ def _unknown(sweep: Sweep, key: str) -> str:
     options = [
         f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.axes.optimizers))
     ]
-    known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
+    known = dict.fromkeys([*OF_TRIAL, *NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
     if key == "help":
         return f"--set: the keys are {', '.join(known)}; 'cbs explain --settings' says what they mean"
     near = get_close_matches(key, known, n=1)

@@ -23,7 +23,7 @@ from cbs.training.noise_scale import ProbeOptions
 from cbs.trial.config import DEVICES, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.workloads import WORKLOADS
-from sweeps.spec.overrides import FIELD, NAMES, OF_PARENT, PLAIN, RUN, typed
+from sweeps.spec.overrides import FIELD, NAMES, OF_PARENT, OF_TRIAL, RUN, typed
 from sweeps.spec.spec import SEARCHES, SearchPlan, Sweep
 
 _ENTRY = re.compile(r"^(?:    )?(\w[\w, ]*): (.*)$")
@@ -131,7 +131,7 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
     probe = "none" if sweep.trial.probe is None else sweep.trial.probe.name
     averages = f"{said['averaging']} Among {', '.join(AVERAGES.names())}."
     return [
-        *of_sweep("Of every trial", (*PLAIN, *NAMES)),
+        *of_sweep("Of every trial", (*OF_TRIAL, *NAMES)),
         *(SweepSetting("How the sweep runs", key, run.default, run.meaning) for key, run in RUN.items()),
         *_fields("Learning-rate schedule", "schedule", sweep.schedule, {"name": SCHEDULES.names()}),
         *_options("With schedule.name={}", "schedule", SCHEDULES, 1),

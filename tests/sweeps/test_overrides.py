@@ -17,7 +17,7 @@ from cbs.trial.record import TrialStatus
 from sweeps.commands.explain import GLOSSARY, command, found_in, meanings
 from sweeps.recipes import RECIPES
 from sweeps.spec.axes import Cell
-from sweeps.spec.overrides import NAMES, PLAIN, RUN, override, split
+from sweeps.spec.overrides import NAMES, OF_TRIAL, RUN, override, split
 from sweeps.spec.reference import documented, settings
 from tests.sweeps.simulation import small_sweep
 
@@ -172,7 +172,7 @@ def test_every_key_says_what_it_means():
 
 def test_every_key_that_set_takes_is_listed():
     keys = {row.key for row in ROWS}
-    assert {*PLAIN, *NAMES, *RUN, "probe", "averaging", "probe.every", "schedule.name", "evaluation.growth"} <= keys
+    assert {*OF_TRIAL, *NAMES, *RUN, "probe", "averaging", "probe.every", "schedule.name", "evaluation.growth"} <= keys
     assert {"schedule.alpha", "averaging.half_life", "workload.dimension", "schedule.power"} <= keys
 
 

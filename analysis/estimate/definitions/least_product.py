@@ -95,8 +95,8 @@ def _average(log_sizes: Array, reach: float) -> tuple[Array, Array]:
     weights ``[G, K]`` of its points in the averages there."""
     middles = log_sizes[(log_sizes > log_sizes[0] + reach - STEP / 2) & (log_sizes < log_sizes[-1] - reach + STEP / 2)]
     parts = 2 * math.ceil(reach / STEP) or 1
-    places = middles[:, None] + reach * ((2 * np.arange(parts) + 1) / parts - 1)
-    at_each = at_sizes(log_sizes, np.eye(len(log_sizes)), np.exp(places.ravel()))
+    positions = middles[:, None] + reach * ((2 * np.arange(parts) + 1) / parts - 1)
+    at_each = at_sizes(log_sizes, np.eye(len(log_sizes)), np.exp(positions.ravel()))
     return middles, np.asarray(at_each.reshape(len(log_sizes), len(middles), parts).mean(axis=2))
 
 

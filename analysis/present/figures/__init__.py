@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.figure_options import DEFAULT, PLAIN, FigureLabels, Venue
+from analysis.figure_options import AS_STORED, DEFAULT, FigureLabels, Venue
 from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.registry import Registry
@@ -80,7 +80,7 @@ class FigureKind:
     caption: str = ""
 
     def figure(
-        self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = PLAIN, *, asked: bool = True
+        self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = AS_STORED, *, asked: bool = True
     ) -> Figure:
         """Return the whole figure of ``table``, for the page width of a venue; fewer panels where nobody ``asked``."""
         from analysis.present import style
@@ -152,7 +152,7 @@ class Picture(NamedTuple):
     table: pd.DataFrame
 
     def write(
-        self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = PLAIN, *, asked: bool = True
+        self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = AS_STORED, *, asked: bool = True
     ) -> list[Path]:
         """Write the figure in every format and the table as CSV into ``folder``, creating it; return the files."""
         from analysis.present import style

@@ -57,8 +57,8 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
     most = int(np.clip(1.0 / (line * max(1, len(ends))), 1, 3))
     texts = wrapped_apart([text for _, _, text, _ in ends], 0.45 * across, SMALL, lines=most)
     gap = line * max((text.count("\n") + 1 for text in texts), default=1)
-    places = spread([to_axes((x, y))[1] for x, y, _, _ in ends], gap)
-    for (x, y, _, colour), text, place in zip(ends, texts, places, strict=True):
+    heights = spread([to_axes((x, y))[1] for x, y, _, _ in ends], gap)
+    for (x, y, _, colour), text, place in zip(ends, texts, heights, strict=True):
         joint = {"arrowstyle": "-", "linewidth": 0.4, "color": colour, "alpha": 0.6, "relpos": (0, 0.5)}
         axes.annotate(
             text, (x, y), (1.04, place), textcoords="axes fraction", va="center", fontsize=SMALL, color=ink(colour),
@@ -136,9 +136,9 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     (left, bottom), (right, top) = scale(np.column_stack([axes.get_xlim(), axes.get_ylim()]))
     taken = min(1.0, (longest + 0.45) / across)
     along, up = scale(np.column_stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)])).T
-    place = (along - left) / (right - left)
+    position = (along - left) / (right - left)
     tops = {}
-    for side, beside in (("right", place > 1.0 - taken), ("left", place < taken)):
+    for side, beside in (("right", position > 1.0 - taken), ("left", position < taken)):
         highest = up[beside & np.isfinite(up)].max(initial=bottom)
         tops[side] = max(top, bottom + (highest - bottom) / (1.0 - share))
     side = min(tops, key=tops.__getitem__)

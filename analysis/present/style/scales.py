@@ -66,8 +66,8 @@ def data_scale(axes: Axes) -> None:
 def near(lines: pd.Series, ends: pd.DataFrame, factor: float) -> np.ndarray:
     """Return the values to show of lines and of the ends of their bands; of the bands only what is within a factor of
     the lines, because they would dominate the plot otherwise."""
-    places = ends.to_numpy(dtype=float).ravel()
-    return np.concatenate([lines, places[(places > lines.min() / factor) & (places < lines.max() * factor)]])
+    positions = ends.to_numpy(dtype=float).ravel()
+    return np.concatenate([lines, positions[(positions > lines.min() / factor) & (positions < lines.max() * factor)]])
 
 
 def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06, least: float = 0.7) -> tuple[float, float]:
@@ -156,10 +156,10 @@ def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Se
 
 def _with_room(values: Sequence[float], inches: float) -> Sequence[float]:
     """Return every value, or every second, third and so on, so that their labels fit side by side on a log axis."""
-    places = np.log(values) * 0.85 * inches / max(np.log(values[-1] / values[0]), 0.2)
+    positions = np.log(values) * 0.85 * inches / max(np.log(values[-1] / values[0]), 0.2)
     room = np.array([width(plain(value), 7) for value in values]) / 2 + 0.05
     for step in range(1, len(values)):
-        near = np.diff(places[::step]) < room[:-step:step] + room[step::step]
+        near = np.diff(positions[::step]) < room[:-step:step] + room[step::step]
         if not near.any():
             return values[::step]
     return values[:1]

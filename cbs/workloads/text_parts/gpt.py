@@ -116,8 +116,8 @@ class GPT(nn.Module):
             Logits, shape ``[sequences, tokens, vocab_size]``; position ``t`` depends only on tokens ``0..t``.
         """
         sequences, length = ids.shape
-        places = torch.arange(length, device=ids.device)[None]
-        x = (self.tokens(ids) + self.positions(places)).view(-1, self.shape.width)
+        positions = torch.arange(length, device=ids.device)[None]
+        x = (self.tokens(ids) + self.positions(positions)).view(-1, self.shape.width)
         for block in self.blocks:
             x = block(x, sequences)
         x = self.norm(x)

@@ -143,11 +143,11 @@ class PublishedRelation(ABC):
     """Base class of what a published statement says about numbers that can be measured."""
 
     @abstractmethod
-    def verdict(self, found: Sequence[Quantity]) -> Reproduced:
+    def verdict(self, numbers: Sequence[Quantity]) -> Reproduced:
         """Return the verdict on one or several numbers that all have a value; an open end of an interval counts as
         infinite."""
 
-    def unfit(self, found: Sequence[Quantity]) -> str:
+    def unfit(self, numbers: Sequence[Quantity]) -> str:
         """Return why the numbers cannot be compared with the statement; empty if they can."""
         return ""
 
@@ -168,14 +168,14 @@ class Near(PublishedRelation):
     values: tuple[float, ...]
     tolerance: float
 
-    def unfit(self, found: Sequence[Quantity]) -> str:
-        short = len(found) != len(self.values)
-        return f"{len(self.values)} numbers are published, and the analysis has {len(found)}" if short else ""
+    def unfit(self, numbers: Sequence[Quantity]) -> str:
+        short = len(numbers) != len(self.values)
+        return f"{len(self.values)} numbers are published, and the analysis has {len(numbers)}" if short else ""
 
-    def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        if self.unfit(found):
+    def verdict(self, numbers: Sequence[Quantity]) -> Reproduced:
+        if self.unfit(numbers):
             return Reproduced.UNKNOWN
-        ends = [_ends(each) for each in found]
+        ends = [_ends(each) for each in numbers]
         bands = [(value - self.tolerance, value + self.tolerance) for value in self.values]
         pairs = list(zip(ends, bands, strict=True))
         if any(high < least or low > most for (low, high), (least, most) in pairs):
@@ -200,8 +200,8 @@ class Beyond(PublishedRelation):
     bound: float
     above: bool = True
 
-    def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        ends = [_ends(each) for each in found]
+    def verdict(self, numbers: Sequence[Quantity]) -> Reproduced:
+        ends = [_ends(each) for each in numbers]
         if not self.above:
             ends = [(-high, -low) for low, high in ends]
         bound = self.bound if self.above else -self.bound
@@ -220,8 +220,8 @@ class Likely(PublishedRelation):
 
     level: float = 0.95
 
-    def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        values = [each.value for each in found if each.value is not None]
+    def verdict(self, numbers: Sequence[Quantity]) -> Reproduced:
+        values = [each.value for each in numbers if each.value is not None]
         if any(value <= 1.0 - self.level for value in values):
             return Reproduced.NO
         return Reproduced.YES if values and min(values) >= self.level else Reproduced.UNKNOWN
@@ -237,8 +237,8 @@ class Monotone(PublishedRelation):
 
     rising: bool = True
 
-    def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        ends = [_ends(each) for each in found]
+    def verdict(self, numbers: Sequence[Quantity]) -> Reproduced:
+        ends = [_ends(each) for each in numbers]
         if not self.rising:
             ends = [(-high, -low) for low, high in ends]
         if len(ends) < 2:
@@ -310,13 +310,13 @@ class PaperRecipe(StagedPolicy):
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
             raise ConfigError(f"recipe {self.title!r} has two runs with the same name: {', '.join(names)}")
-        for place, run in enumerate(self.runs):
-            if (after := run.sweep.start.after) and after not in names[:place]:
+        for index, run in enumerate(self.runs):
+            if (after := run.sweep.start.after) and after not in names[:index]:
                 raise ConfigError(
                     f"recipe {self.title!r}: run {run.name} starts from {after!r}, which is not an earlier run"
                 )
         for question in self.analyses.values():
-            for run_name in (place.split("/")[0] for place in question.runs):
+            for run_name in (path.split("/")[0] for path in question.runs):
                 if run_name not in (*names, "."):
                     raise ConfigError(
                         f"recipe {self.title!r}: {question.name} names a run {run_name!r}, which it does not have"

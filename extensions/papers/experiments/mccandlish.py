@@ -46,8 +46,8 @@ def temperature(scale: str) -> PaperRecipe:
                        prune_factor=None, probe=probe)  # fmt: skip
 
     def power(of: str, value: float, claim: str) -> Expectation:
-        def measured(found: Any) -> Measured:
-            law = nth(found.laws, 0)
+        def measured(result: Any) -> Measured:
+            law = nth(result.laws, 0)
             return Measured(of, getattr(law, of), {"unsettled": law.unsettled})
 
         return Expectation(
@@ -148,8 +148,8 @@ def adaptive(scale: str) -> PaperRecipe:
                            max_examples=5_000_000, expected=(1_000.0, 5e5), **about)  # fmt: skip
     first = sweep.axes.batch_sizes[0]
 
-    def gamma(found: Any) -> Measured:
-        gain = only(found.entries, batch_size=first).comparison
+    def gamma(result: Any) -> Measured:
+        gain = only(result.entries, batch_size=first).comparison
         return Measured("gamma", None if gain is None else gain.gamma)
 
     return PaperRecipe(

@@ -82,12 +82,12 @@ def merit_gpt2(scale: str) -> PaperRecipe:
         runs, size = [RecipeRun(name="text", sweep=sweep)], 256
     else:
         runs, size = [at_paper_scale(name, OPTIMIZERS) for name in MODELS], MODELS["large"][1]
-    places = [run.name for run in runs]
+    names = [run.name for run in runs]
     losses = "; ".join(f"{name}, B {b}: {' / '.join(map(str, each))}" for name, (_, b, each) in MODELS.items())
     orders = [("merit", "lamb"), ("merit", "adamw"), ("lamb", "adamw")]
     expectations = [
         lower_loss(better, worse, size, f"AdamW / LAMB / MERIT at GPT-2 {losses}", SOURCE,
-                   question=f"budget_{places[-1]}")
+                   question=f"budget_{names[-1]}")
         for better, worse in orders
     ]  # fmt: skip
     if not tiny:
@@ -113,7 +113,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
             ),
         ),
         runs=tuple(runs),
-        analyses={f"budget_{name}": asks("budget", name) for name in places},
+        analyses={f"budget_{name}": asks("budget", name) for name in names},
         expectations=tuple(expectations),
         figure="budget_losses",
         minutes=4.0 if tiny else None,
@@ -123,8 +123,8 @@ def merit_gpt2(scale: str) -> PaperRecipe:
 def final_loss(name: str, optimizer: str) -> OurNumber:
     """Return an optimizer's final loss at the only batch size of a run."""
 
-    def measured(found: Any) -> Measured:
-        return Measured("metric", nth(only(nth(found.budgets, 0).optimizers, optimizer=optimizer).sizes, 0).metric)
+    def measured(result: Any) -> Measured:
+        return Measured("metric", nth(only(nth(result.budgets, 0).optimizers, optimizer=optimizer).sizes, 0).metric)
 
     return OurNumber(question=f"budget_{name}", of=measured)
 
@@ -238,8 +238,8 @@ def merit_logits(scale: str) -> PaperRecipe:
     logits = dict(zip(RATES, (run.name for run in runs[-len(RATES) :]), strict=True))
 
     def ratio(layer: int) -> OurNumber:
-        def peak(found: Analysis) -> Measured:
-            return Measured("peak", largest_logit(nth(found.answers, 0), size, layer))
+        def peak(result: Analysis) -> Measured:
+            return Measured("peak", largest_logit(nth(result.answers, 0), size, layer))
 
         return OurNumber(question="logits_merit", of=peak, over=OurNumber(question="logits_adamw", of=peak))
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 MOMENTA = (0.8, 0.95, 0.99)  # For which the bound of Cesista and Wen has numbers, see the expectation
 
 
-def _over_muon(found: Comparisons) -> TokenRatio:
-    return only(nth(found.comparisons, 0).token_ratios, optimizer="muon")
+def _over_muon(result: Comparisons) -> TokenRatio:
+    return only(nth(result.comparisons, 0).token_ratios, optimizer="muon")
 
 
 @PAPERS.register("essential-ratio")
@@ -54,11 +54,11 @@ def essential_ratio(scale: str) -> PaperRecipe:
             expected=(3_000.0, 1e6), precision="bfloat16",
         )  # fmt: skip
 
-    def ratios(found: Comparisons) -> list[Measured]:
-        return [Measured("token_ratio", each) for each in _over_muon(found).at]
+    def ratios(result: Comparisons) -> list[Measured]:
+        return [Measured("token_ratio", each) for each in _over_muon(result).at]
 
-    def rises(found: Comparisons) -> Measured:
-        ratio = _over_muon(found)
+    def rises(result: Comparisons) -> Measured:
+        ratio = _over_muon(result)
         return Measured("probability_not_decreasing", ratio.probability_not_decreasing,
                         {"verdict of muon": ratio.verdict})  # fmt: skip
 
@@ -162,8 +162,8 @@ def frontier(scale: str) -> PaperRecipe:
     times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
     def seconds(count: int, optimizer: str) -> OurNumber:
-        def least(found: Any) -> Measured:
-            advice = only(nth(found.recommendations, 0).advice, optimizer=optimizer)
+        def least(result: Any) -> Measured:
+            advice = only(nth(result.recommendations, 0).advice, optimizer=optimizer)
             plan = advice.plans.get("time")
             return Measured(
                 "seconds", None if plan is None else plan.seconds, {f"verdict of {optimizer}": advice.answer.verdict}
@@ -212,8 +212,8 @@ def telescoping(scale: str) -> PaperRecipe:
     run = RecipeRun(name="widths", sweep=sweep, policy=Choice(name="telescope", options={"widths": list(widths)}))
 
     def best(width: int) -> OurNumber:
-        def measured(found: Any) -> Measured:
-            optimum = only(nth(found.entries, 0).law.optima, batch_size=sweep.axes.batch_sizes[0])
+        def measured(result: Any) -> Measured:
+            optimum = only(nth(result.entries, 0).law.optima, batch_size=sweep.axes.batch_sizes[0])
             return Measured("lr", Quantity(optimum.lr, optimum.interval), {"at_grid_edge": optimum.at_grid_edge})
 
         return OurNumber(question=f"lr_{width}", of=measured)

@@ -30,8 +30,8 @@ def nqm(scale: str) -> PaperRecipe:
         for o, p in PUBLISHED
     }
 
-    def steps_of(found: Any) -> list[Measured]:
-        return [Measured("steps", row.steps) for row in found.rows]
+    def steps_of(result: Any) -> list[Measured]:
+        return [Measured("steps", row.steps) for row in result.rows]
 
     exact = tuple(
         Expectation(
@@ -45,8 +45,8 @@ def nqm(scale: str) -> PaperRecipe:
     )
 
     def critical(name: str) -> OurNumber:
-        def measured(found: Any) -> list[Measured]:
-            return [Measured("critical", fit.critical) for fit in fits(found.fit, name)]
+        def measured(result: Any) -> list[Measured]:
+            return [Measured("critical", fit.critical) for fit in fits(result.fit, name)]
 
         return OurNumber(question="preconditioned" if "p =" in name else "curves", of=measured, exact=True)
 

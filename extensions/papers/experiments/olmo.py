@@ -88,8 +88,8 @@ def branch_olmo(scale: str) -> PaperRecipe:
 
     def along(name: str) -> tuple[OurNumber, ...]:
         def at(index: int) -> OurNumber:
-            def measured(found: Any) -> Measured:
-                checkpoint = nth(nth(nth(found.scopes, 0).curves, 0).checkpoints, index)
+            def measured(result: Any) -> Measured:
+                checkpoint = nth(nth(nth(result.scopes, 0).curves, 0).checkpoints, index)
                 return Measured(name, getattr(checkpoint, name), {"verdict": checkpoint.verdict})
 
             return OurNumber(question="local", of=measured)

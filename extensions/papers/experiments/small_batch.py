@@ -116,8 +116,10 @@ def wsd(scale: str) -> PaperRecipe:
                            prune_factor=None, expected=(5_000.0, 3e6), precision="bfloat16")  # fmt: skip
 
     def least_data(target: float) -> OurNumber:
-        def measured(found: Analysis) -> list[Measured]:
-            return [Measured("token_optimal", fit.definitions["token_optimal"]) for fit in fits(found, "adamw", target)]
+        def measured(result: Analysis) -> list[Measured]:
+            return [
+                Measured("token_optimal", fit.definitions["token_optimal"]) for fit in fits(result, "adamw", target)
+            ]
 
         return OurNumber(question="fixed", of=measured)
 

@@ -304,8 +304,8 @@ class GlyphStream(DrawnExamples):
         size = self._bitmaps.shape[-1]
         glyphs = self._bitmaps[which[:, 0], which[:, 1]]
         cosine, sine, right, down, blur = (part[:, None, None] for part in jitter.T)
-        place = (torch.arange(size) + 0.5) * (2 / size) - 1
-        across, along = place[None, None, :] - right, place[None, :, None] - down
+        centers = (torch.arange(size) + 0.5) * (2 / size) - 1
+        across, along = centers[None, None, :] - right, centers[None, :, None] - down
         grid = torch.stack([cosine * across + sine * along, cosine * along - sine * across], -1)
         images = grid_sample(glyphs[:, None], grid, align_corners=False)
         padded = torch.nn.functional.pad(images, (1, 1, 1, 1))

@@ -224,12 +224,12 @@ class BERT(nn.Module):
         self.head.weight = self.tokens.weight
         self.head.bias = nn.Parameter(torch.zeros(vocab_size, device=self.tokens.weight.device))
 
-    def forward(self, ids: Tensor, places: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Return logits at given positions.
 
         Args:
             ids: token ids, shape ``[sequences, tokens]``; -1 for padding, which is masked in attention.
-            places: positions of the tokens to predict, shape ``[sequences, wanted]``.
+            positions: positions of the tokens to predict, shape ``[sequences, wanted]``.
 
         Returns:
             Logits, shape ``[sequences, wanted, vocab_size]``.
@@ -242,8 +242,8 @@ class BERT(nn.Module):
         for block in self.blocks:
             x = block(x, sequences, real)
         first = torch.arange(sequences, device=ids.device)[:, None] * length
-        wanted = x[(places + first).flatten()]
-        return self.head(self.transform_norm(gelu(self.transform(wanted)))).view(*places.shape, -1)
+        wanted = x[(positions + first).flatten()]
+        return self.head(self.transform_norm(gelu(self.transform(wanted)))).view(*positions.shape, -1)
 
 
 class EncoderBlock(nn.Module):
@@ -306,8 +306,8 @@ class MaskedWindows:
             nonlocal drawn
             numbers = torch.arange(drawn, drawn + examples)
             drawn += examples
-            place = torch.rand(examples, generator=generator, dtype=torch.float64)
-            return numbers, place, torch.rand(examples, max(self._contexts), 2, generator=generator)
+            start = torch.rand(examples, generator=generator, dtype=torch.float64)
+            return numbers, start, torch.rand(examples, max(self._contexts), 2, generator=generator)
 
         return DrawnExamples(draw, self._make, generator)
 
@@ -321,13 +321,13 @@ class MaskedWindows:
         shown = torch.where(fate < 0.8, self._mask_id, torch.where(fate < 0.9, others, targets))
         return ids.scatter(1, places, shown), places, targets
 
-    def _make(self, numbers: Tensor, place: Tensor, uniform: Tensor) -> MaskedTokens:
+    def _make(self, numbers: Tensor, start: Tensor, uniform: Tensor) -> MaskedTokens:
         early = int((numbers < self._switch).sum()) if len(self._contexts) == 2 else len(numbers)
         parts = []
         for stage, rows in enumerate((slice(0, early), slice(early, None))):
             if len(numbers[rows]):
                 windows = self._windows[stage]
-                starts = (place[rows] * len(windows)).long().numpy()
+                starts = (start[rows] * len(windows)).long().numpy()
                 parts.append(self.hide(windows.gather(starts), uniform[rows, : self._contexts[stage]]))
         if len(parts) == 1:
             return parts[0]

@@ -200,11 +200,11 @@ def _least(log_sizes: Array, wanted: Array, limited: Array, limit: Array, outsid
         share = np.where(crosses, before / np.where(crosses, before - after, 1.0), 0.0)
     # the least of straight pieces lies at a point, or where the limit is crossed
     between = wanted[:, :-1] + share * np.diff(wanted, axis=1)
-    places = log_sizes[:-1] + share * np.diff(log_sizes)
+    positions = log_sizes[:-1] + share * np.diff(log_sizes)
     every = np.hstack([np.where(over <= 0, wanted, np.inf), np.where(crosses, between, np.inf)])
-    places = np.hstack([np.broadcast_to(log_sizes, over.shape), places])
+    positions = np.hstack([np.broadcast_to(log_sizes, over.shape), positions])
     rows, best = np.arange(len(every)), every.argmin(axis=1)
-    values, at = np.exp(every[rows, best]), np.exp(places[rows, best])
+    values, at = np.exp(every[rows, best]), np.exp(positions[rows, best])
     beyond = best == outside % over.shape[1]
     return np.where(beyond & np.isfinite(values), np.nan, values), np.where(beyond | np.isinf(values), np.nan, at)
 

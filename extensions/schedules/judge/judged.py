@@ -204,9 +204,9 @@ def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | N
     fixed table of stages, and for constant batch sizes, this is the same choice.
     """
     cost = np.full_like(study.steps, np.nan)
-    for place in zip(*np.nonzero(np.isfinite(study.steps)), strict=True):
-        run = _run(float(study.steps[place]), recorded[int(study.trials[place])])
-        cost[place] = np.sqrt(run.steps * run.examples)
+    for cell in zip(*np.nonzero(np.isfinite(study.steps)), strict=True):
+        run = _run(float(study.steps[cell]), recorded[int(study.trials[cell])])
+        cost[cell] = np.sqrt(run.steps * run.examples)
     return best_lr(cost, study.ran)
 
 

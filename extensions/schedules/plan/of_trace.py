@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.noise import PLAIN, pooled_ratio
+from analysis.estimate.noise import EUCLIDEAN, pooled_ratio
 from analysis.formatting import number
 from analysis.quantities import OPEN, Array, Interval
 from analysis.read.cells import LARGEST, empty, positive, whole
@@ -108,12 +108,12 @@ def _of_json(path: Path) -> tuple[list[_Part], float, dict[str, Any]]:
         about["optimizer"] = str(run["config"]["optimizer"]["name"])
         stretches_read: list[_Part] = []
         for phase in run["phases"]:
-            scale = phase["noise_scales"][PLAIN]
+            scale = phase["noise_scales"][EUCLIDEAN]
             steps = int(phase["last_step"]) - int(phase["first_step"]) + 1
             ends = tuple(None if scale[end] is None else float(scale[end]) for end in ("low", "high"))
             value = None if scale["value"] is None else float(scale["value"])
             stretches_read.append((steps, int(phase["last_examples"]) - int(phase["first_examples"]), value, ends))  # type: ignore[arg-type]
-        return stretches_read, float(run["phases"][0]["noise_scales"][PLAIN]["confidence"]), about
+        return stretches_read, float(run["phases"][0]["noise_scales"][EUCLIDEAN]["confidence"]), about
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise DataError(f"{path} is not what cbs noise-scale writes ({reason(error)})") from None
 
@@ -121,10 +121,10 @@ def _of_json(path: Path) -> tuple[list[_Part], float, dict[str, Any]]:
 def _of_steps(path: Path, confidence: float) -> list[_Part]:
     """Divide the run into as many phases, each as long as all before it, as have intervals."""
     columns, geometries = read_steps(path)
-    plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
-    if plain is None:
+    euclidean = next((entry for entry in geometries if entry.geometry == EUCLIDEAN), None)
+    if euclidean is None:
         raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --set probe=auto")
-    examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
+    examples, moments = columns["examples"], np.stack([columns[euclidean.signal], columns[euclidean.noise]])
     cut: list[_Part] = []
     for count in reversed(range(1, MOST + 1)):
         cut = _cut(examples, moments, count, confidence)

@@ -141,7 +141,7 @@ def layers(names: Sequence[str]) -> list[list[int]]:
     by_module: dict[tuple[str, ...], list[int]] = {}
     for index, name in enumerate(names):
         path = name.split(".")[:-1]
-        number = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+        number = next((at for at, part in enumerate(path) if part.isdigit()), len(path))
         by_module.setdefault(tuple(path[: number + 1]), []).append(index)
     return list(by_module.values())
 

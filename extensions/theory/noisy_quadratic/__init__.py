@@ -171,25 +171,25 @@ def critical(
         return least.steps, None, OPEN
 
     @functools.cache
-    def product(place: float) -> float:
-        best = _best(model, optimizer, target, near * math.exp(place), momentum, power)
-        return place + 2 * math.log(best.steps) if best else math.inf
+    def product(log_size: float) -> float:
+        best = _best(model, optimizer, target, near * math.exp(log_size), momentum, power)
+        return log_size + 2 * math.log(best.steps) if best else math.inf
 
-    def rise(place: float) -> float:
-        double, half = product(place + math.log(SPAN)), product(place - math.log(SPAN))
+    def rise(log_size: float) -> float:
+        double, half = product(log_size + math.log(SPAN)), product(log_size - math.log(SPAN))
         return -_SURELY if math.isinf(half) else min(double - half, _SURELY)
 
-    place = 0.0
-    while rise(place) < 0:
-        place += _STRIDE
-    while rise(place) > 0:
-        place -= _STRIDE
-    place = float(brentq(rise, place, place + _STRIDE, xtol=2e-3))
-    most = product(place) + math.log1p(SHARE)
+    log_size = 0.0
+    while rise(log_size) < 0:
+        log_size += _STRIDE
+    while rise(log_size) > 0:
+        log_size -= _STRIDE
+    log_size = float(brentq(rise, log_size, log_size + _STRIDE, xtol=2e-3))
+    most = product(log_size) + math.log1p(SHARE)
 
     def end(side: int) -> float:
-        far = next(stride for stride in itertools.count(1) if product(place + side * stride * _STRIDE) > most)
-        away = bisect(lambda away: product(place + side * away) - most, 0.0, far * _STRIDE, xtol=5e-3)
-        return near * math.exp(place + side * away)
+        far = next(stride for stride in itertools.count(1) if product(log_size + side * stride * _STRIDE) > most)
+        away = bisect(lambda away: product(log_size + side * away) - most, 0.0, far * _STRIDE, xtol=5e-3)
+        return near * math.exp(log_size + side * away)
 
-    return least.steps, near * math.exp(place), (end(-1), end(1))
+    return least.steps, near * math.exp(log_size), (end(-1), end(1))

@@ -79,7 +79,7 @@ def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int
     """Return, for each batch size, the least power of :data:`STRIDE` at which a setting has reached the target, and
     those settings."""
     able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
-    waiting = [place for place, settings in enumerate(able) if settings.any()]
+    waiting = [index for index, settings in enumerate(able) if settings.any()]
     arrivals, steps = [(limit + 1, np.empty(0, int))] * len(batch_sizes), 1
     alive = np.flatnonzero(able.any(0))
     some, powers = grid.at(alive), grid.roots[alive]
@@ -88,11 +88,11 @@ def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int
         near = (some.from_start(powers) <= target).nonzero()[0]
         if len(near):
             from_start, from_noise = some.at(near).parts(powers[near])
-            for place in tuple(waiting):
-                there = (from_start + from_noise / batch_sizes[place] <= target) & able[place, alive[near]]
+            for index in tuple(waiting):
+                there = (from_start + from_noise / batch_sizes[index] <= target) & able[index, alive[near]]
                 if there.any():
-                    arrivals[place] = steps, alive[near][there]
-                    waiting.remove(place)
+                    arrivals[index] = steps, alive[near][there]
+                    waiting.remove(index)
             kept = np.asarray(able[waiting][:, alive].any(0))
             if not kept.all():
                 alive, some, powers = alive[kept], some.at(kept), powers[kept]
@@ -173,9 +173,9 @@ def tuned(
         left, right = low + (high - low) / 3, high - (high - low) / 3
         inner = crossings(np.array([left, right]))
         low, high = (low, right) if inner[0] <= inner[1] else (left, high)
-        candidates += [(float(value), float(place)) for value, place in zip(inner, (left, right), strict=True)]
-    fewest, place = min(candidates)
-    return Best(steps=fewest, lr=math.exp(place), momentum=momentum)
+        candidates += [(float(value), float(log_lr)) for value, log_lr in zip(inner, (left, right), strict=True)]
+    fewest, log_lr = min(candidates)
+    return Best(steps=fewest, lr=math.exp(log_lr), momentum=momentum)
 
 
 def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> np.ndarray:

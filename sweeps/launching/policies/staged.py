@@ -132,7 +132,9 @@ def _checked(stage: PolicyStage) -> PolicyStage:
 
 def _of(underway: Underway, stage: PolicyStage) -> Underway:
     """Return what is under way of a stage."""
-    ran = [(search, place) for search, place in underway.ran if place == stage.folder or stage.folder in place.parents]
+    ran = [
+        (search, folder) for search, folder in underway.ran if folder == stage.folder or stage.folder in folder.parents
+    ]
     return replace(underway, sweep=stage.sweep, folder=stage.folder, ran=ran)
 
 

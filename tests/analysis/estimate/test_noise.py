@@ -107,7 +107,7 @@ def test_a_denominator_near_zero_leaves_the_upper_end_open() -> None:
 def test_matched_is_measured_beside_plain(tmp_path: Path) -> None:
     truth = Truth(geometry="l1", own_signal=2.0, own_noise=9.0)
     found = measure([folder(tmp_path, seed=seed, truth=truth) for seed in range(3)], [400.0] * 3, 8)
-    assert (found.plain, found.geometry) == (geometry_columns("l2"), geometry_columns("l1"))
+    assert (found.euclidean, found.geometry) == (geometry_columns("l2"), geometry_columns("l1"))
     factor = 1 + found.summary.value / 8
     assert found.matched.value == pytest.approx((9 / 2) ** 2 * factor, rel=0.05)
     low, high = found.matched.interval

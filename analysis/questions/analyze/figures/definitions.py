@@ -87,8 +87,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     for row in range(1, len(definitions)):
         axes.axhline(row - 0.5, color=style.GREY, linewidth=0.4, alpha=0.6, zorder=1)
     for _, entry in table.iterrows():
-        place = definitions.index(entry["definition"]) + lanes[entry["optimizer"]]
-        _draw_entry(axes, entry, place, looks[entry["optimizer"]])
+        height = definitions.index(entry["definition"]) + lanes[entry["optimizer"]]
+        _draw_entry(axes, entry, height, looks[entry["optimizer"]])
     axes.set_yticks(range(len(definitions)), labels)
     axes.tick_params(axis="y", length=0)
     style.token_axis(axes, table["tokens_per_example"])
@@ -106,21 +106,21 @@ def _broken(label: str) -> str:
     return "\n".join(given if own else [name, *given]).replace("_", " ")
 
 
-def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.MarkStyle) -> None:
+def _draw_entry(axes: Axes, entry: pd.Series, height: float, look: style.MarkStyle) -> None:
     value, low, high = entry[_NUMBERS].astype(float)
     if np.isnan([low, high, value]).all():
         axes.annotate(
-            "not defined" if "not defined" in entry["remark"] else "no value", (0.5, place), ha="center", va="center",
+            "not defined" if "not defined" in entry["remark"] else "no value", (0.5, height), ha="center", va="center",
             xycoords=("axes fraction", "data"), fontsize=style.SMALL - 1, color=ink(look.colour),
             path_effects=[withStroke(linewidth=1.8, foreground="white")],
         )  # fmt: skip
         return
     if np.isfinite(low) or np.isfinite(high):
         ends = np.where(np.isfinite([low, high]), [low, high], axes.get_xlim())
-        axes.plot(ends, [place, place], color=look.colour, linewidth=1.0, zorder=3, solid_capstyle="butt")
+        axes.plot(ends, [height, height], color=look.colour, linewidth=1.0, zorder=3, solid_capstyle="butt")
         for end, known, arrow in zip(ends, (low, high), "<>", strict=True):
             mark = arrow if np.isnan(known) else "|"
-            axes.plot([end], [place], mark, color=look.colour, markersize=4, zorder=3, clip_on=False)
+            axes.plot([end], [height], mark, color=look.colour, markersize=4, zorder=3, clip_on=False)
     if np.isfinite(value):
         fill = "white" if entry["remark"].startswith(EXTRAPOLATED) else look.colour
-        axes.plot([value], [place], look.marker, color=look.colour, markersize=4, markerfacecolor=fill, zorder=4)
+        axes.plot([value], [height], look.marker, color=look.colour, markersize=4, markerfacecolor=fill, zorder=4)

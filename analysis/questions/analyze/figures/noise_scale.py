@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.estimate.definitions import math_symbol
-from analysis.estimate.noise import PLAIN
+from analysis.estimate.noise import EUCLIDEAN
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import figure, tidy
@@ -46,7 +46,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
         entry, critical = answer.noise[size], about(answer)
         own = critical | {"batch_size": size, "matched_geometry": answer.matched_geometry}
         for name, of, summary in (
-            ("simple", entry.plain, entry.summary),
+            ("simple", entry.euclidean, entry.summary),
             ("matched", entry.geometry, entry.matched),
         ):
             own |= dict(zip((name, f"{name}_low", f"{name}_high"), (summary.value, *summary.interval), strict=True))
@@ -115,7 +115,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         band(row["critical_low"], row["critical_high"], 0.0, color=style.GREY, alpha=0.2, zorder=0)
         axes.axhline(row["critical_batch_size"], color="black", linewidth=0.9, linestyle=":", zorder=1)
         ends.append((1.0, row["critical_batch_size"], math_symbol(row["definition"]), "black"))
-    names = ["simple"] if row["matched_geometry"] == PLAIN else ["simple", "matched"]
+    names = ["simple"] if row["matched_geometry"] == EUCLIDEAN else ["simple", "matched"]
     for name, look in zip(names, style.looks(_BOTH).values(), strict=False):
         known = table[table[f"{name}_noise_scale"].notna()]
         dot = "o" if len(known) == 1 else ""

@@ -214,8 +214,8 @@ def three_pieces(steps: Array, examples: Array) -> ThreePieces | None:
     best = steps[np.argmin(examples)]
 
     def curve(logs: Array) -> ThreePieces:
-        below, first, last, place, least, bend = logs
-        opt = math.exp(place)
+        below, first, last, optimum, least, bend = logs
+        opt = math.exp(optimum)
         joint = opt * math.exp(-math.exp(first))
         low = min(joint * math.exp(-math.exp(below)), 0.999 * float(steps.min()))
         return ThreePieces(low, opt, (joint, opt * math.exp(math.exp(last))), math.exp(least), math.exp(bend))

@@ -108,10 +108,10 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.below(cast(Figure, axes.figure), [*key[1:], *others], title=title and f"in the corner: {title}")
 
 
-def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], place: int) -> Line2D:
+def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], index: int) -> Line2D:
     """Draw one optimizer and return its key entry, labelled with the critical batch size.
 
-    ``place`` counts optimizers from the last: triangles at one place differ in size, and bars in height.
+    ``index`` counts optimizers from the last: triangles at one place differ in size, and bars in height.
     """
     points, fit, hyperbola, censored, at_most, near = kinds
     style.curve(axes, fit, "batch_size", "steps", look)
@@ -119,7 +119,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
     style.points(axes, points, "batch_size", "steps", look)
     open_marks: dict[str, Any] = {
         "markerfacecolor": "none",
-        "markersize": 4 + 2 * place,
+        "markersize": 4 + 2 * index,
         "color": look.colour,
         "zorder": 4,
     }
@@ -132,7 +132,7 @@ def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequenc
         axes.plot([critical] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
         if not np.isnan([low, high]).all():
             ends = np.where(np.isnan([low, high]), axes.get_xlim(), [low, high])  # an open end goes on to the edge
-            axes.plot(ends, [0.02 * place] * 2, color=look.colour, linewidth=2, alpha=0.6, zorder=2,
+            axes.plot(ends, [0.02 * index] * 2, color=look.colour, linewidth=2, alpha=0.6, zorder=2,
                       transform=axes.get_xaxis_transform(), solid_capstyle="butt")  # fmt: skip
     axes.plot(near["batch_size"], near["steps"], color=look.colour, solid_capstyle="butt", **_NEAR)
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
