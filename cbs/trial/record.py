@@ -239,7 +239,7 @@ def leeway(budget: Any, batch_size: Any) -> Any:
 def read_off(along: np.ndarray, values: np.ndarray, position: float, farthest: float = math.inf) -> float | None:
     """Interpolate a curve linearly in the logarithm of its argument; after the last evaluation return the last value.
 
-    >>> read_off(np.array([1.0, 100.0]), np.array([4.0, 2.0]), place=10.0)
+    >>> read_off(np.array([1.0, 100.0]), np.array([4.0, 2.0]), position=10.0)
     3.0
 
     Args:
