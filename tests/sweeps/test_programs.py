@@ -234,21 +234,24 @@ def test_of_a_program_that_talks_without_end_the_end_is_kept(tmp_path: Path) -> 
         process.end()
 
 
-def test_a_log_of_another_trial_is_refused(tmp_path: Path) -> None:
-    made = trainer(reads="table")
-    curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
-    (tmp_path / "log.csv").write_text("step,loss,batch_size\n1,4.0,16\n")
-    assert not curve.update(whole=True)
-    assert curve.problem.startswith("the log says that batch_size is 16, but the trial's is 8; does the command count")
-    assert curve.hopeless
+ANOTHER = "the log says that batch_size is 16, but the trial's is 8; does the command count"
 
 
-def test_a_program_that_trains_at_another_batch_size_is_found_out(tmp_path: Path) -> None:
-    made = trainer(reads="report")
+@pytest.mark.parametrize(
+    ("reads", "name", "log", "problem"),
+    [
+        ("table", "log.csv", "step,loss,batch_size\n1,4.0,16\n", ANOTHER),
+        ("table", "log.csv", "step,loss\n1,4.0\n10,3.0\n5,2.0\n", "the log goes back from step 10 to 5: two runs in"),
+        ("report", "report.jsonl", '{"step": 1, "examples": 16, "loss": 4.0}\n', "not steps times the batch size 8"),
+    ],
+)
+def test_a_log_of_another_trial_is_refused(tmp_path: Path, reads: str, name: str, log: str, problem: str) -> None:
+    made = trainer(reads=reads)
     curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
-    (tmp_path / "report.jsonl").write_text('{"step": 1, "examples": 16, "loss": 4.0}\n')
+    (tmp_path / name).write_text(log)
     assert not curve.update(whole=True)
-    assert "not steps times the batch size 8" in curve.problem
+    assert problem in curve.problem
+    assert curve.hopeless is (problem == ANOTHER)
 
 
 @pytest.mark.parametrize(

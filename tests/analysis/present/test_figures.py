@@ -255,7 +255,12 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one(tmp_path: Path) -> Non
         (answer,) = analyze(tmp_path / name, QUICK).answers
         table = FIGURES["steps"].compute([answer])
         drawn[name] = (table["kind"] == "hyperbola").any()
-        words = [text.get_text() for text in FIGURES["steps"].figure(table).axes[0].get_legend().get_texts()]
+        axes = FIGURES["steps"].figure(table).axes[0]
+        (interval,) = (line.get_xdata() for line in axes.lines if line.get_alpha() == 0.6)
+        np.testing.assert_allclose(
+            interval, [e or edge for e, edge in zip(answer.interval, axes.get_xlim(), strict=True)]
+        )
+        words = [text.get_text() for text in axes.get_legend().get_texts()]
         assert words[0] == f"adamw  {with_interval(answer.critical_batch_size, answer.interval)}"
         assert ("hyperbola" in words) == drawn[name]
         curve, near = (table[table["kind"] == kind] for kind in ("fit", "near"))
