@@ -12,6 +12,11 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.interval import Array, ratio_interval
 
 
+# Share of the signal from which on it is said with the number that a batch may share it unnoticed: less moves it by less
+# than a quarter, at batch sizes up to the noise scale.
+SAID = 0.1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Estimate of ``(mean noise / mean signal) ** exponent`` over some steps, with its interval. Never clamped.
@@ -39,6 +44,8 @@ class Estimate:
         47.3 [41.0, 55.2] examples
         >>> print(Estimate(low=41.0, confidence=0.95, signal=-0.1, noise=18.9))
         above 41.0 examples, with no upper end at this batch size
+        >>> print(Estimate(value=47.3, low=41.0, high=55.2, confidence=0.95, signal=0.4, noise=18.9, unseen=0.4))
+        47.3 [41.0, 55.2] examples, unless a batch shares a draw (unnoticed up to 40 % of the signal)
     """
 
     value: float | None = None
@@ -72,6 +79,9 @@ class Estimate:
             text += f" [{low}, {three_digits(self.high)}] {self.unit}"
         elif self.value is not None:
             text += f" {self.unit}"
+        # with a note it is in question anyway
+        if self.unseen is not None and self.unseen >= SAID and self.signal and not self.note:
+            text += f", unless a batch shares a draw (unnoticed up to {100 * self.unseen:.0f} % of the signal)"
         return f"{text}: {self.note}" if self.note else text
 
 

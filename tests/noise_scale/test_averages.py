@@ -178,6 +178,14 @@ def estimate(**changes: Any) -> Estimate:
         ({"high": None}, "above 36.0 examples (best guess 41.2), with no upper end at this batch size"),
         ({"low": None}, "41.2 [0, 48.1] examples"),
         ({"low": None, "high": None}, "41.2 examples"),
+        ({"unseen": 0.05}, "41.2 [36.0, 48.1] examples"),
+        (
+            {"unseen": 0.336},
+            "41.2 [36.0, 48.1] examples, unless a batch shares a draw (unnoticed up to 34 % of the signal)",
+        ),
+        # with a note it is in question anyway
+        ({"unseen": 0.336, "note": "inputs are alike"}, "41.2 [36.0, 48.1] examples: inputs are alike"),
+        ({"unseen": 1.0, "signal": None, "value": None, "low": None, "high": None, "note": ""}, "undefined"),
         (
             {"value": None, "low": 120.0, "high": None, "note": "the mean signal is not positive (-0.0012)"},
             "above 120 examples, with no upper end at this batch size: the mean signal is not positive (-0.0012)",
