@@ -54,12 +54,12 @@ def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool
 
 
 Range = tuple[float, float, float]
-"""A low, a typical and a high value."""
+"""A low, an expected and a high value."""
 
-# Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: quantiles 5, 50 and 95 % of
-# `benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 120 sweeps; 20 %: 334;
-# 10 %, without `--max-runs`: 80).
-RUNS: Mapping[float, Range] = {0.35: (14, 22, 38), 0.2: (16, 28, 64), 0.1: (22, 58, 230)}
+# Runs at B_crit that an answer takes for each optimizer, by half width of ln B_crit: mean, and quantiles 5 and 95 % of
+# `benchmarks.answers` where seeds scatter by 3 and 6 %, as those of language models do (35 %: 160 sweeps; 20 %: 334;
+# 10 %, without `--max-runs`: 80). Of sweeps to 20 % one in twenty takes more than twice the mean, the median is 28.
+RUNS: Mapping[float, Range] = {0.35: (14, 24, 41), 0.2: (16, 33, 65), 0.1: (23, 84, 220)}
 
 # GPU-hours for 20 % and parameters of a model beyond which the measurements on a single run are named, too
 OUT_OF_REACH, LARGE = 10_000.0, 1e9
@@ -122,10 +122,10 @@ def price(runs: Range, run: CriticalRun, gpu_hour: float | None = None, *, work:
         >>> price((20, 40, 80), CriticalRun(gpu_hours=1.5), gpu_hour=2.0).dollars
         (60.0, 120.0, 240.0)
     """
-    low, typical, high = runs
+    low, expected, high = runs
 
     def times(amount: float | None, factor: float = work) -> Range | None:
-        return None if amount is None else (low * amount * factor, typical * amount * factor, high * amount * factor)
+        return None if amount is None else (low * amount * factor, expected * amount * factor, high * amount * factor)
 
     dollars = None if gpu_hour is None or run.gpu_hours is None else run.gpu_hours * gpu_hour
     return Price(
@@ -268,8 +268,8 @@ def price_report(
         goal: half width that is sought, ``None`` for the usual one; priced are it and the next, if they were simulated.
     """
     run = critical_run(search, cost)
-    typical = price(RUNS[Sweep.usual_precision], run).gpu_hours
-    far = (typical is not None and typical[1] > OUT_OF_REACH) or (run.parameters or 0) > LARGE
+    hours = price(RUNS[Sweep.usual_precision], run).gpu_hours
+    far = (hours is not None and hours[1] > OUT_OF_REACH) or (run.parameters or 0) > LARGE
     if gpu_hour is None and on_processor(search, cost):
         run = replace(run, gpu_hours=None)
     sought = [each for each in RUNS if each <= (goal or Sweep.usual_precision)] or [min(RUNS)]
@@ -318,8 +318,8 @@ def _costs(cost: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a price amounts to beside runs: the time on this machine if steps were timed, else GPU-hours, and
     dollars."""
     if cost["seconds"] is not None:
-        low, typical, high = (duration(seconds / report["workers"]) for seconds in cost["seconds"])
-        yield f"{typical} [{low}, {high}] here"
+        low, expected, high = (duration(seconds / report["workers"]) for seconds in cost["seconds"])
+        yield f"{expected} [{low}, {high}] here"
     hours, asked = cost["gpu_hours"], report["gpu_hour"] is not None
     if hours is not None and (asked or (cost["seconds"] is None and hours[1] >= FEWEST_HOURS)):
         yield f"{span(cost['gpu_hours'])} GPU-hours"
@@ -328,7 +328,7 @@ def _costs(cost: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def span(values: Range) -> str:
-    """Format a range as its typical value and both ends, two digits each; a range of one value as this.
+    """Format a range as its expected value and both ends, two digits each; a range of one value as this.
 
     Example:
         >>> span((0.123, 52.4, 168_000.0)), span((3.0, 3.0, 3.0)), span((1e-5, 2e-5, 4e-5))
@@ -336,5 +336,5 @@ def span(values: Range) -> str:
     """
     if values[-1] < _LEAST:
         return f"under {_LEAST:g}"
-    low, typical, high = (number(float(f"{value:.2g}"), 2) for value in values)
-    return typical if low == high else f"{typical} [{low}, {high}]"
+    low, expected, high = (number(float(f"{value:.2g}"), 2) for value in values)
+    return expected if low == high else f"{expected} [{low}, {high}]"
