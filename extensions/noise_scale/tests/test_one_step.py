@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice, TrialConfig
 from cbs.workloads import build_workload
 from extensions.noise_scale.one_step import OneStepTest, one_step_test
-from extensions.noise_scale.one_step_gain import OneStep, one_step
+from extensions.noise_scale.one_step_gain import OneStep, _searched, one_step
 from extensions.noise_scale.phases import corrected_estimate as corrected
 from extensions.noise_scale.phases import measure_run, phase_ends
 from tests.factories import inside, quadratic
@@ -103,6 +103,25 @@ def test_the_exact_curve_gives_its_noise_scale_back() -> None:
     short = one_step_test({}, sizes, [lengths[:8]] * 4, [each[:, :8] for each in changes], sq_norms, curved, 10_000)
     assert all(point.at_edge for point in short.points[1:])
     assert "beyond those tried" in short.notes[0]
+
+
+@pytest.mark.parametrize(("best", "added"), [(0.3, []), (0.06, [0.025, 0.075]), (2.2, [2.0, 3.6])])
+def test_lengths_go_on_by_a_factor_of_four_where_the_best_one_is_at_an_end(best: float, added: list[float]) -> None:
+    first = [0.1, 0.3, 0.5, 0.9]
+    lengths, changes = _searched(first, lambda tried: np.array([[-one + one**2 / (2 * best) for one in tried]] * 3))
+    assert lengths.tolist() == pytest.approx(sorted([*first, *added]))
+    assert changes.argmin(axis=1).tolist() == [int(np.abs(lengths - best).argmin())] * 3
+
+
+def test_lengths_at_which_the_loss_is_not_finite_are_passed_over() -> None:
+    def changes(lengths: Sequence[float]) -> np.ndarray:
+        return np.array([[-one if one < 0.3 else np.nan for one in lengths]] * 2)
+
+    lengths, found = _searched([0.1, 0.2, 0.5], changes)
+    assert lengths.tolist() == [0.1, 0.2, 0.5]
+    assert found[:, 2].min() > 1e20
+    with pytest.raises(ConfigError, match="diverges for every step length"):
+        _searched([0.5, 1.0], lambda lengths: np.full((2, len(lengths)), np.nan))
 
 
 def test_bad_requests_are_refused(loop: TrainingLoop) -> None:
