@@ -11,7 +11,6 @@ import numpy as np
 from cbs.errors import ConfigError
 from cbs.noise_scale.interval import Array, ratio_interval
 
-
 # Share of the signal from which on it is said with the number that a batch may share it unnoticed: less than this moves
 # it by less than a quarter, at batch sizes up to the noise scale.
 SAID = 0.1
