@@ -26,9 +26,12 @@ def _(result: LocalBatchSizes) -> Presentation:
     curves = [(name, curve, table) for name, curve, table in _curves(result)]
     tables |= {f"curve-{name}": table for name, _, table in curves}
     level = percent(result.config.confidence)
-    planned = [(shlex.quote(f"{result.folder}/curve-{name}.csv"), curve) for name, curve, table in curves
-               if result.folder and len(table.rows) > 1]  # fmt: skip
-    then = [f"cbs schedule plan {file} --budget {curve.checkpoints[-1].examples}" for file, curve in planned]
+    folder = result.folder
+    then = [
+        f"cbs schedule plan {shlex.quote(f'{folder}/curve-{name}.csv')} --budget {curve.checkpoints[-1].examples}"
+        for name, curve, table in curves
+        if folder and len(table.rows) > 1
+    ]
     return Presentation(
         shown=[at_a_glance(result, f"[{level} % interval]"), *result.notes],
         wide=[*wide, f"every interval {level} %"],
